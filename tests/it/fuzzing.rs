@@ -62,6 +62,8 @@ targets! {
     swarm_certificates: switchyard_swarm::fuzzing::certificates, 2_000;
     swarm_files: switchyard_swarm::fuzzing::files, 4_000;
     swarm_messages: switchyard_swarm::fuzzing::messages, 4_000;
+    swarm_task: switchyard_swarm::fuzzing::task, 4_000;
+    swarm_template: switchyard_swarm::fuzzing::template, 4_000;
     swarm_token: switchyard_swarm::fuzzing::token, 4_000;
     terminal_sizes: switchyard_streaming::fuzzing::resize, 4_000;
     ttrpc: switchyard_containerd::fuzzing::ttrpc, 4_000;

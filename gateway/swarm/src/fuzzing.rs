@@ -112,3 +112,19 @@ pub fn messages(data: &[u8]) {
         assert!(places.is_sorted() && assigned.tasks().count() <= ITEMS_MAX);
     }
 }
+
+/// Expands bytes as a template of a config.
+///
+/// # Panics
+/// The result is not bounded, or differs from one time to the next.
+pub fn template(data: &[u8]) {
+    crate::template::any_bytes::check_any(data);
+}
+
+/// Decodes bytes as a task of a service.
+///
+/// # Panics
+/// A task gets more access to the node than docker gives to services.
+pub fn task(data: &[u8]) {
+    crate::from_proto::any_bytes::check(data);
+}

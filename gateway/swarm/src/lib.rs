@@ -9,28 +9,37 @@
 //!
 //! - A *cluster* is a swarm, and has an id; a *node* is a member, whose id is in its certificate. Managers are
 //!   recognised by the roots of the cluster, never by their address.
+//! - A task of a service is a sandbox with one task in it, both named by the id of the Swarm task. The container
+//!   object is its record: there is no database of tasks.
 
 mod agent;
 mod certificates;
 mod connection;
+mod dependencies;
 mod error;
 mod executor;
+mod from_proto;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod identity;
 mod issuance;
 mod join;
 mod key;
+mod life;
 mod managers;
 mod membership;
+mod plan;
 mod random;
 mod renewal;
 mod report;
+#[cfg(test)]
+mod sample_tasks;
 #[cfg(test)]
 mod scripted;
 mod session;
 mod status;
 mod store;
+mod template;
 #[cfg(test)]
 mod testing;
 mod token;
@@ -43,6 +52,9 @@ pub use identity::Identity;
 pub use join::{JoinRequest, join};
 pub use key::NodeKey;
 pub use managers::{Managers, Peer};
+pub use plan::{
+    HealthCheck, HealthCommand, LogRotation, PlanContext, PublishedPort, ServiceImage, TaskFile, TaskPlan,
+};
 pub use renewal::{due, pause};
 pub use report::AgentReport;
 pub use session::assignments::{Assignments, Change, Changes, ITEMS_MAX, Unapplicable};

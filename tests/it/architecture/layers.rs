@@ -64,7 +64,10 @@ const LAYERS: [(&str, &[&str]); 30] = [
     ("switchyard-runtime-spec", &["switchyard-core"]),
     ("switchyard-steps", &[]),
     ("switchyard-streaming", &["switchyard-tls"]),
-    ("switchyard-swarm", &["switchyard-core", "switchyard-proto", "switchyard-steps"]),
+    (
+        "switchyard-swarm",
+        &["switchyard-core", "switchyard-docker-options", "switchyard-proto", "switchyard-steps"],
+    ),
     ("switchyard-tests", &["*"]),
     ("switchyard-tls", &[]),
     ("switchyard-tree", &[]),

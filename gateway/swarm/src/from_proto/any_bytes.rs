@@ -1,0 +1,68 @@
+//! Invariants for arbitrary bytes as a task: called by the fuzz target and the tests.
+
+use prost::Message;
+use switchyard_core::ErrorKind;
+use switchyard_core::id::Owner;
+use switchyard_core::spec::{IpcMode, MountSource, PidMode, SandboxPid, is_volume_name};
+use switchyard_proto::docker::swarmkit::v1 as swarm;
+
+use super::{check_id, plan};
+use crate::dependencies::Dependencies;
+use crate::plan::PlanContext;
+
+/// Decodes bytes as a task. It is refused as malformed, not supported or incomplete, or it has no more access to
+/// the node than docker gives to services.
+///
+/// # Panics
+/// An invariant is violated.
+pub(crate) fn check(bytes: &[u8]) {
+    let Ok(task) = swarm::Task::decode(bytes) else { return };
+    let node = PlanContext {
+        cluster_id: "cluster1".into(),
+        node_id: "node1".into(),
+        hostname: "host-1".into(),
+        architecture: "x86_64".into(),
+        log_dir: "/logs".into(),
+        recursive_readonly_mounts: true,
+    };
+    let dependencies = Dependencies::default();
+    let made = match plan(&task, &node, &dependencies) {
+        Ok(made) => made,
+        Err(error) => {
+            let kind = error.kind();
+            let known = [ErrorKind::InvalidArgument, ErrorKind::Unimplemented, ErrorKind::NotFound];
+            assert!(known.contains(&kind), "{kind:?} {error}");
+            return;
+        }
+    };
+    check_id("id", &task.id).expect("it is a part of paths");
+    let sandbox = &made.sandbox;
+    let spec = &made.task;
+    assert_eq!((sandbox.meta.name.as_str(), sandbox.meta.owner), (task.id.as_str(), Owner::Swarm));
+    assert!(!sandbox.privileged && !spec.security.privileged && sandbox.users.is_none());
+    assert!(
+        sandbox.ipc != IpcMode::Host && spec.pid == PidMode::Private && sandbox.pid == SandboxPid::PerTask
+    );
+    assert!(spec.devices.is_empty() && spec.cdi_devices.is_empty() && spec.leases.is_empty());
+    assert!(spec.annotations.is_empty() && sandbox.annotations.is_empty());
+    assert!(!spec.security.masked_paths.is_empty() && sandbox.hostname.len() <= 64);
+    assert!(sandbox.log_dir.as_os_str().is_empty() || sandbox.log_dir == node.log_dir.join(&task.id));
+    for name in spec.meta.labels.keys() {
+        assert!(!name.starts_with("switchyard.io/"), "{name}");
+    }
+    for mount in &spec.mounts {
+        assert!(mount.destination.is_absolute() && mount.destination.parent().is_some(), "{mount:?}");
+        match &mount.source {
+            MountSource::Host { path, .. } => assert!(path.is_absolute(), "{mount:?}"),
+            MountSource::Volume { name, sub_path } => {
+                assert!(is_volume_name(name) && !sub_path.is_absolute(), "{mount:?}");
+                assert!(!sub_path.components().any(|part| part.as_os_str() == ".."), "{mount:?}");
+            }
+            MountSource::Tmpfs { mode, .. } => assert!(*mode <= 0o7777),
+            MountSource::Beneath { .. } | MountSource::Image { .. } => {
+                panic!("{mount:?}: nobody asks for it")
+            }
+        }
+    }
+    assert_eq!(plan(&task, &node, &dependencies).expect("it was made before"), made);
+}

@@ -1,0 +1,193 @@
+//! Secrets and configs of a task, which become files.
+
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+
+use swarm::{config_reference, secret_reference};
+use switchyard_core::{Error, Result};
+use switchyard_docker_options::fields::check_count;
+use switchyard_proto::docker::swarmkit::v1 as swarm;
+
+use super::mounts::{Mounts, container_path};
+use super::request::TaskRequest;
+use crate::dependencies::{Dependencies, Payload};
+use crate::plan::TaskFile;
+use crate::template::{FILE_MAX, FileContent, Files, expand};
+
+/// The directory of secrets whose targets are no absolute paths.
+const SECRETS: &str = "/run/secrets/";
+
+/// The directory of configs whose targets are no absolute paths.
+const CONFIGS: &str = "/";
+
+/// The name of the only template language.
+const GOLANG: &str = "golang";
+
+/// How many bytes all files of a task may have together: they are in memory twice.
+const FILES_MAX: usize = 64 << 20;
+
+/// The bits of Go's `FileMode` for set-user-id, set-group-id and sticky, each with that of POSIX.
+const GO_BITS: [(u32, u32); 3] = [(1 << 23, 0o4000), (1 << 22, 0o2000), (1 << 20, 0o1000)];
+
+/// The files of a task, each in place of no other mount.
+pub(super) fn files(
+    asked: &TaskRequest<'_>,
+    dependencies: &Dependencies,
+    mounts: &mut Mounts,
+) -> Result<Vec<TaskFile>> {
+    let references = References { asked, dependencies };
+    let mut files: Vec<TaskFile> = Vec::new();
+    let mut add = |field: &str, dir: &str, target: &swarm::FileTarget, content: Arc<[u8]>| {
+        check_count(field, "files", files.len())?;
+        let file = file(field, dir, target, content)?;
+        mounts.reserve(field, &file.destination)?;
+        let bytes =
+            files.iter().map(|file| file.content.len()).fold(file.content.len(), usize::saturating_add);
+        if bytes > FILES_MAX {
+            let why = format!("the files of the task have more than {FILES_MAX} bytes with it");
+            return Err(Error::invalid(field, why));
+        }
+        files.push(file);
+        Ok(())
+    };
+    for (index, reference) in asked.container.secrets.iter().enumerate() {
+        let field = format!("container.secrets[{index}]");
+        let swarm::SecretReference { secret_id, secret_name, target } = reference;
+        let payload =
+            references.secret(secret_id).ok_or_else(|| not_found("secret", secret_name, secret_id))?;
+        let Some(secret_reference::Target::File(target)) = target else {
+            return Err(Error::invalid(field, "it has no file as its target"));
+        };
+        add(&field, SECRETS, target, references.content(&field, payload, true)?)?;
+    }
+    for (index, reference) in asked.container.configs.iter().enumerate() {
+        let field = format!("container.configs[{index}]");
+        let swarm::ConfigReference { config_id, config_name, target } = reference;
+        let payload =
+            references.config(config_id).ok_or_else(|| not_found("config", config_name, config_id))?;
+        match target {
+            Some(config_reference::Target::File(target)) => {
+                add(&field, CONFIGS, target, references.content(&field, payload, false)?)?;
+            }
+            // Only credential specs use it, and those are refused with the privileges.
+            Some(config_reference::Target::Runtime(swarm::RuntimeTarget {})) => {}
+            None => return Err(Error::invalid(field, "it has no target")),
+        }
+    }
+    Ok(files)
+}
+
+fn not_found(kind: &str, name: &str, id: &str) -> Error {
+    Error::not_found(format!("{kind} reference {name:?} ({id:?}) not found: the manager has not sent it"))
+}
+
+fn file(field: &str, dir: &str, target: &swarm::FileTarget, content: Arc<[u8]>) -> Result<TaskFile> {
+    let swarm::FileTarget { name, uid, gid, mode } = target;
+    let number = |part: &str, text: &str| match text {
+        "" => Ok(0),
+        text => text.parse::<u32>().map_err(|_| {
+            Error::invalid(format_args!("{field}.file.{part}"), format!("{text:?} is no number of an id"))
+        }),
+    };
+    let of_name = format!("{field}.file.name");
+    if name.is_empty() || name.ends_with('/') {
+        return Err(Error::invalid(of_name, format!("{name:?} names no file")));
+    }
+    let destination = if name.starts_with('/') {
+        container_path(&of_name, name)?
+    } else {
+        let path = container_path(&of_name, &format!("{dir}{name}"))?;
+        if !path.starts_with(dir) || path.as_path() == Path::new(dir.trim_end_matches('/')) {
+            return Err(Error::invalid(of_name, format!("{name:?} leads out of {dir}")));
+        }
+        path
+    };
+    Ok(TaskFile {
+        destination,
+        content,
+        uid: number("uid", uid)?,
+        gid: number("gid", gid)?,
+        mode: file_mode(&format!("{field}.file.mode"), *mode)?,
+    })
+}
+
+/// Permission bits from POSIX bits, as docker's client sends them, or those of Go's `FileMode`.
+pub(super) fn file_mode(field: &str, wire: u32) -> Result<u32> {
+    let mut mode = wire & 0o7777;
+    let mut rest = wire & !0o7777;
+    for (go, posix) in GO_BITS {
+        if rest & go != 0 {
+            mode |= posix;
+            rest &= !go;
+        }
+    }
+    if rest == 0 {
+        Ok(mode)
+    } else {
+        Err(Error::invalid(field, format!("{wire:o} (octal) is not the mode of a file")))
+    }
+}
+
+// === impl References ===
+
+/// The secrets and configs of a task, by id for references and by target for templates.
+struct References<'a> {
+    asked: &'a TaskRequest<'a>,
+    dependencies: &'a Dependencies,
+}
+
+impl<'a> References<'a> {
+    fn secret(&self, id: &str) -> Option<Payload<'a>> {
+        self.dependencies.secret(id, &self.asked.task.id)
+    }
+
+    fn config(&self, id: &str) -> Option<Payload<'a>> {
+        self.dependencies.config(id)
+    }
+
+    /// The content of a file; expanded if it is a template.
+    fn content(&self, field: &str, payload: Payload<'_>, is_secret: bool) -> Result<Arc<[u8]>> {
+        match payload.templating {
+            None => Ok(payload.data.into()),
+            Some(GOLANG) => match expand(payload.data, &self.asked.facts, self, FILE_MAX) {
+                Ok(made) => Ok(made.bytes.into()),
+                // Words of a template may be those of a secret.
+                Err(error) => {
+                    let error = if is_secret { error.without_name() } else { error };
+                    Err(super::not_expanded(field, error))
+                }
+            },
+            Some(other) => {
+                Err(Error::unimplemented(format!("{field}: there is no template language {other:?}")))
+            }
+        }
+    }
+}
+
+impl Files for References<'_> {
+    fn secret(&self, target: &[u8]) -> FileContent<'_> {
+        let of_target = |reference: &&swarm::SecretReference| match &reference.target {
+            Some(secret_reference::Target::File(file)) => file.name.as_bytes() == target,
+            None => false,
+        };
+        let reference = self.asked.container.secrets.iter().find(of_target)?;
+        Some(Cow::Borrowed(Self::secret(self, &reference.secret_id)?.data))
+    }
+
+    fn config(&self, target: &[u8]) -> FileContent<'_> {
+        let of_target = |reference: &&swarm::ConfigReference| match &reference.target {
+            Some(config_reference::Target::File(file)) => file.name.as_bytes() == target,
+            Some(config_reference::Target::Runtime(_)) | None => false,
+        };
+        let reference = self.asked.container.configs.iter().find(of_target)?;
+        Some(Cow::Borrowed(Self::config(self, &reference.config_id)?.data))
+    }
+
+    /// As docker has it: the value before its own templates are expanded.
+    fn env(&self, name: &[u8]) -> Cow<'_, [u8]> {
+        let variables = self.asked.container.env.iter().filter_map(|variable| variable.split_once('='));
+        let mut found = variables.filter(|(variable, _)| variable.as_bytes() == name);
+        Cow::Borrowed(found.next().map(|(_, value)| value.as_bytes()).unwrap_or_default())
+    }
+}

@@ -1,0 +1,239 @@
+//! Mounts of a task.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+use swarm::mount;
+use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation, is_volume_name};
+use switchyard_core::{Error, Result};
+use switchyard_docker_options::fields::{absolute, check_count};
+use switchyard_proto::docker::swarmkit::v1 as swarm;
+
+use super::files::file_mode;
+use super::request::TaskRequest;
+
+/// The mounts of a task.
+#[derive(Debug, Default)]
+pub(super) struct Mounts {
+    /// In the order of the service.
+    pub(super) mounts: Vec<Mount>,
+    /// The volumes without a name of the service, which are gone with the task.
+    pub(super) anonymous: Vec<String>,
+    destinations: BTreeSet<PathBuf>,
+}
+
+/// The mounts that a task has.
+pub(super) fn mounts(asked: &TaskRequest<'_>) -> Result<Mounts> {
+    let mut mounts = Mounts::default();
+    for (index, wire) in asked.container.mounts.iter().enumerate() {
+        let field = format!("container.mounts[{index}]");
+        check_count(&field, "mounts", mounts.mounts.len())?;
+        let mount = mount(asked, &field, index, wire, &mut mounts.anonymous)?;
+        mounts.reserve(&field, &mount.destination)?;
+        mounts.mounts.push(mount);
+    }
+    Ok(mounts)
+}
+
+impl Mounts {
+    /// Takes a path in the task for a mount or file.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if another one has it.
+    pub(super) fn reserve(&mut self, field: &str, destination: &Path) -> Result<()> {
+        if self.destinations.insert(destination.to_owned()) {
+            return Ok(());
+        }
+        Err(Error::invalid(field, format!("Duplicate mount point: {}", destination.display())))
+    }
+}
+
+/// A path inside the task.
+pub(super) fn container_path(field: &str, text: &str) -> Result<PathBuf> {
+    if !text.starts_with('/') {
+        let why = format!("invalid mount target, must be an absolute path: {text:?}");
+        return Err(Error::invalid(field, why));
+    }
+    let path = absolute(field, text)?;
+    if path == Path::new("/") {
+        return Err(Error::invalid(field, "invalid mount target, must not be '/'"));
+    }
+    Ok(path)
+}
+
+fn mount(
+    asked: &TaskRequest<'_>,
+    field: &str,
+    index: usize,
+    wire: &swarm::Mount,
+    anonymous: &mut Vec<String>,
+) -> Result<Mount> {
+    let swarm::Mount {
+        r#type,
+        source,
+        target,
+        readonly,
+        bind_options,
+        volume_options,
+        tmpfs_options,
+        // For file systems of other operating systems.
+        consistency: _,
+    } = wire;
+    let source = asked.expand(&format!("{field}.source"), source)?;
+    let target = asked.expand(&format!("{field}.target"), target)?;
+    let plain = Mount {
+        destination: container_path(&format!("{field}.target"), &target)?,
+        source: MountSource::Tmpfs { size_bytes: 0, mode: 0o1777 },
+        readonly: *readonly,
+        recursive_readonly: false,
+        propagation: Propagation::Private,
+        id_mapped: false,
+        selinux_relabel: false,
+        options: Vec::new(),
+    };
+    let unimplemented = |what: &str| Err(Error::unimplemented(format!("{field}.type: {what}")));
+    match mount::Type::try_from(*r#type) {
+        Ok(mount::Type::Bind) => bind(asked, field, &source, bind_options.unwrap_or_default(), plain),
+        Ok(mount::Type::Volume) => {
+            let options = volume_options.clone().unwrap_or_default();
+            let sub_path = volume_path(field, options)?;
+            let name = if source.is_empty() {
+                let name = anonymous_name(&asked.identity.task_id, index);
+                anonymous.push(name.clone());
+                name
+            } else {
+                volume_name(field, source)?
+            };
+            Ok(Mount { source: MountSource::Volume { name, sub_path }, ..plain })
+        }
+        Ok(mount::Type::Tmpfs) if !source.is_empty() => {
+            Err(Error::invalid(format_args!("{field}.source"), "a tmpfs has none"))
+        }
+        Ok(mount::Type::Tmpfs) => tmpfs(field, tmpfs_options.clone().unwrap_or_default(), plain),
+        Ok(mount::Type::Npipe) => unimplemented("named pipes are for Windows"),
+        Ok(mount::Type::Cluster) => unimplemented("volumes of the cluster (CSI) are not supported"),
+        Err(_) => unimplemented(&format!("{} is not known", r#type)),
+    }
+}
+
+fn bind(
+    asked: &TaskRequest<'_>,
+    field: &str,
+    source: &str,
+    options: mount::BindOptions,
+    plain: Mount,
+) -> Result<Mount> {
+    use mount::bind_options::Propagation as Wire;
+    let mount::BindOptions {
+        propagation,
+        nonrecursive,
+        createmountpoint,
+        readonlynonrecursive,
+        readonlyforcerecursive,
+    } = options;
+    let of_source = format!("{field}.source");
+    let path = absolute(&of_source, source)?;
+    let propagation = match Wire::try_from(propagation) {
+        Ok(Wire::Rprivate | Wire::Private) => Propagation::Private,
+        Ok(Wire::Rslave | Wire::Slave) => Propagation::HostToTask,
+        Ok(Wire::Rshared | Wire::Shared) => Propagation::Bidirectional,
+        Err(_) => {
+            let why = format!("{propagation} is not known");
+            return Err(Error::unimplemented(format!("{field}.bind_options.propagation: {why}")));
+        }
+    };
+    if readonlyforcerecursive && (!plain.readonly || readonlynonrecursive || nonrecursive) {
+        let why = "it needs a recursive mount that is read-only";
+        return Err(Error::invalid(format_args!("{field}.bind_options.readonlyforcerecursive"), why));
+    }
+    // As docker has it: recursively read-only where the node can.
+    let can = asked.node.recursive_readonly_mounts && propagation == Propagation::Private;
+    let recursive_readonly =
+        plain.readonly && !readonlynonrecursive && !nonrecursive && (readonlyforcerecursive || can);
+    let missing = if createmountpoint { MissingSource::CreateDir } else { MissingSource::Fail };
+    let options = if nonrecursive { vec!["bind".to_owned()] } else { Vec::new() };
+    Ok(Mount {
+        source: MountSource::Host { path, missing },
+        recursive_readonly,
+        propagation,
+        options,
+        ..plain
+    })
+}
+
+/// The directory in a volume that the task sees; empty for the whole.
+fn volume_path(field: &str, options: mount::VolumeOptions) -> Result<PathBuf> {
+    let field = format!("{field}.volume_options");
+    // Labels of volumes are for docker's lists.
+    let mount::VolumeOptions { nocopy, labels: _, driver_config, subpath } = options;
+    if nocopy {
+        let why = "a volume begins with what the image has at its target";
+        return Err(Error::unimplemented(format!("{field}.nocopy: {why}")));
+    }
+    if let Some(swarm::Driver { name, options }) = driver_config {
+        if !matches!(name.as_str(), "" | "local") {
+            let why = format!("there is no volume driver {name:?}");
+            return Err(Error::unimplemented(format!("{field}.driver_config.name: {why}")));
+        }
+        if let Some(option) = options.into_keys().next() {
+            let why = "volumes are plain directories; mount other file systems on the host";
+            return Err(Error::unimplemented(format!("{field}.driver_config.options[{option:?}]: {why}")));
+        }
+    }
+    let path = PathBuf::from(&subpath);
+    let is_below = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !is_below || subpath.contains('\0') {
+        let why = format!("{subpath:?} is no relative path below the volume");
+        return Err(Error::invalid(format_args!("{field}.subpath"), why));
+    }
+    Ok(path.components().filter(|part| *part != Component::CurDir).collect())
+}
+
+fn volume_name(field: &str, name: String) -> Result<String> {
+    if is_volume_name(&name) {
+        return Ok(name);
+    }
+    Err(Error::invalid(format_args!("{field}.source"), format!("{name:?} cannot be the name of a volume")))
+}
+
+/// The name of a volume without one: 64 hexadecimal digits, as docker's, the same for each try of the task.
+fn anonymous_name(task_id: &str, index: usize) -> String {
+    let digest = Sha256::digest(format!("{task_id}/{index}"));
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn tmpfs(field: &str, options: mount::TmpfsOptions, plain: Mount) -> Result<Mount> {
+    let field = format!("{field}.tmpfs_options");
+    let mount::TmpfsOptions { size_bytes, mode, options } = options;
+    let size_bytes = u64::try_from(size_bytes).map_err(|_| {
+        Error::invalid(format_args!("{field}.size_bytes"), format!("{size_bytes} is negative"))
+    })?;
+    let mode = match file_mode(&format!("{field}.mode"), mode)? {
+        0 => 0o1777,
+        mode => mode,
+    };
+    let mut can_execute = false;
+    if !options.is_empty() {
+        let field = format!("{field}.options");
+        if options.len() > 4096 {
+            return Err(Error::invalid(field, "it is longer than 4096 bytes"));
+        }
+        let list: Vec<Vec<String>> = serde_json::from_str(&options).map_err(|fault| {
+            Error::invalid(&field, "it is no JSON list of lists of texts").with_source(fault)
+        })?;
+        for option in list {
+            match option.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+                ["exec"] => can_execute = true,
+                ["noexec"] => can_execute = false,
+                ["nosuid" | "nodev"] => {}
+                other => {
+                    let why = format!("{other:?} is no option of a tmpfs that can be set here");
+                    return Err(Error::invalid(field, why));
+                }
+            }
+        }
+    }
+    let options = if can_execute { Vec::new() } else { vec!["noexec".to_owned()] };
+    Ok(Mount { source: MountSource::Tmpfs { size_bytes, mode }, options, ..plain })
+}

@@ -1,0 +1,45 @@
+//! Tests of plans: what each field of a service becomes, and what is refused by which name.
+
+use switchyard_core::{Error, ErrorKind};
+
+use super::*;
+use crate::sample_tasks::{container, node, task};
+
+mod files;
+mod mounts;
+mod networks;
+mod whole;
+
+#[track_caller]
+fn planned(container: swarm::ContainerSpec) -> TaskPlan {
+    plan(&task(1, container), &node(), &Dependencies::default()).unwrap()
+}
+
+#[track_caller]
+fn planned_task(task: &swarm::Task) -> TaskPlan {
+    plan(task, &node(), &Dependencies::default()).unwrap()
+}
+
+#[track_caller]
+fn refusal(task: &swarm::Task) -> Error {
+    plan(task, &node(), &Dependencies::default()).unwrap_err()
+}
+
+/// Checks that a container is refused as malformed, with this text.
+#[track_caller]
+fn invalid(container: swarm::ContainerSpec, text: &str) {
+    let error = refusal(&task(1, container));
+    assert_eq!((error.kind(), error.report().as_str()), (ErrorKind::InvalidArgument, text));
+}
+
+/// Checks that a container is refused as not supported, with a text that begins so.
+#[track_caller]
+fn unsupported(container: swarm::ContainerSpec, text: &str) {
+    let error = refusal(&task(1, container));
+    assert_eq!(error.kind(), ErrorKind::Unimplemented, "{}", error.report());
+    assert!(error.report().starts_with(text), "{}", error.report());
+}
+
+fn strings(list: &[&str]) -> Vec<String> {
+    list.iter().map(|text| (*text).to_owned()).collect()
+}

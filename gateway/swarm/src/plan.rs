@@ -1,0 +1,145 @@
+//! The plan of a task of a service: what is created for it, in the gateway's types.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use switchyard_core::image::Credentials;
+use switchyard_core::spec::{Protocol, SandboxSpec, TaskSpec};
+
+/// The time between the stop signal and SIGKILL where a service says nothing, as with docker.
+pub(crate) const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// What a node knows of itself and its cluster when it plans a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanContext {
+    /// The id of the cluster.
+    pub cluster_id: String,
+    /// The id of the node.
+    pub node_id: String,
+    /// Its host name, as it has described itself.
+    pub hostname: String,
+    /// Its architecture, as `uname` writes it.
+    pub architecture: String,
+    /// The directory below which each task has one for its log.
+    pub log_dir: PathBuf,
+    /// Whether mounts can be recursively read-only, which they then are as docker has them.
+    pub recursive_readonly_mounts: bool,
+}
+
+/// Everything that is needed to prepare and start a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskPlan {
+    /// The image.
+    pub image: ServiceImage,
+    /// The sandbox; each task has its own.
+    pub sandbox: SandboxSpec,
+    /// The task in it, without its files.
+    pub task: TaskSpec,
+    /// Secrets and configs, which become files.
+    pub files: Vec<TaskFile>,
+    /// Ports of the node that lead to the task.
+    pub ports: Vec<PublishedPort>,
+    /// Volumes that are removed with the task.
+    pub anonymous_volumes: Vec<String>,
+    /// The health check.
+    pub health: HealthCheck,
+    /// The time between the stop signal and SIGKILL.
+    pub stop_grace: Duration,
+    /// The rotation of the log.
+    pub rotation: LogRotation,
+}
+
+/// The image of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceImage {
+    /// Its name, normally with a digest that the manager has resolved.
+    pub reference: String,
+    /// Whether the name has a digest, so that an image of this name is the right one.
+    pub has_digest: bool,
+    /// The credentials for its pull.
+    pub credentials: Credentials,
+}
+
+/// A secret or config that becomes a file of the task.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TaskFile {
+    /// Absolute path in the task.
+    pub destination: PathBuf,
+    /// Its content.
+    pub content: Arc<[u8]>,
+    /// Its owner in the task.
+    pub uid: u32,
+    /// Its group in the task.
+    pub gid: u32,
+    /// Its permission bits, with those for set-user-id and so on.
+    pub mode: u32,
+}
+
+/// A port of the node that leads to a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedPort {
+    /// Its name in the service; may be empty.
+    pub name: String,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Port in the task.
+    pub target: u16,
+    /// Port on the node; `None` to be chosen.
+    pub published: Option<u16>,
+}
+
+/// How the health of a task is checked.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HealthCheck {
+    /// The command.
+    pub command: HealthCommand,
+    /// The time between two checks; `None` for the image's or the default.
+    pub interval: Option<Duration>,
+    /// The time after which a check has failed.
+    pub timeout: Option<Duration>,
+    /// How many checks in a row must fail until the task is unhealthy.
+    pub retries: Option<u32>,
+    /// The time after the start in which failures do not count.
+    pub start_period: Option<Duration>,
+    /// The interval during that time.
+    pub start_interval: Option<Duration>,
+}
+
+/// The command of a health check.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum HealthCommand {
+    /// That of the image, if it has one.
+    #[default]
+    Image,
+    /// None: the health is not checked.
+    None,
+    /// This command line.
+    Exec(Vec<String>),
+    /// This text, by the image's shell.
+    Shell(String),
+}
+
+/// When the log of a task is rotated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRotation {
+    /// The size of a file at which it is; `None` for never.
+    pub max_size: Option<u64>,
+    /// The number of files that are kept, at least 1.
+    pub max_files: u32,
+}
+
+impl fmt::Debug for TaskFile {
+    /// Without the content.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { destination, content, uid, gid, mode } = self;
+        f.debug_struct("TaskFile")
+            .field("destination", destination)
+            .field("bytes", &content.len())
+            .field("uid", uid)
+            .field("gid", gid)
+            .field("mode", &format_args!("{mode:o}"))
+            .finish()
+    }
+}
