@@ -5,6 +5,9 @@
 //!    └─► store: roots, certificate, key, managers
 //! agent ┬ sessions ─── Dispatcher ──► one of the managers ─► assignments ─► Executor ─► Reports
 //!       └ renewals ─── NodeCA ──────► one of the managers
+//!
+//! TaskExecutor ─► Worker, one for each task ─► plan ─► TaskPlan ─► Scope: image, sandbox, task
+//!                   └ life: what comes next             └ record, in the container object
 //! ```
 //!
 //! - A *cluster* is a swarm, and has an id; a *node* is a member, whose id is in its certificate. Managers are
@@ -28,21 +31,27 @@ mod key;
 mod life;
 mod managers;
 mod membership;
+mod names;
 mod plan;
 mod random;
+mod record;
 mod renewal;
 mod report;
 #[cfg(test)]
 mod sample_tasks;
 #[cfg(test)]
 mod scripted;
+mod secrets;
 mod session;
 mod status;
 mod store;
+mod task_executor;
 mod template;
 #[cfg(test)]
 mod testing;
+mod to_proto;
 mod token;
+mod worker;
 
 pub use agent::Agent;
 pub use certificates::{Issuer, NodeChain, NodeSubject, PEM_MAX, RootBundle, Unverified, ValidityPeriod};
@@ -52,6 +61,7 @@ pub use identity::Identity;
 pub use join::{JoinRequest, join};
 pub use key::NodeKey;
 pub use managers::{Managers, Peer};
+pub use names::names;
 pub use plan::{
     HealthCheck, HealthCommand, LogRotation, PlanContext, PublishedPort, ServiceImage, TaskFile, TaskPlan,
 };
@@ -62,4 +72,5 @@ pub use session::description::NodeFacts;
 pub use session::reports::Reports;
 pub use status::{RATE_LIMIT_PAUSE, Reaction, reaction, reaction_to};
 pub use store::{PendingJoin, Store};
+pub use task_executor::{TaskExecutor, TaskExecutorSettings};
 pub use token::{JoinToken, RootDigest};

@@ -1,0 +1,255 @@
+//! The record of a task: what must be known of it after a restart of the daemon, when the manager has not said
+//! anything yet. It is stored with the sandbox and the task in it, and has no secret.
+
+use std::time::Duration;
+
+use prost::Message;
+use sha2::{Digest as _, Sha256};
+use swarm::task_spec::Runtime;
+use switchyard_core::spec::{Meta, Protocol};
+use switchyard_proto::docker::swarmkit::v1 as swarm;
+
+use crate::from_proto::TaskIdentity;
+use crate::plan::{HealthCheck, HealthCommand, LogRotation, PublishedPort, TaskPlan};
+
+/// The version of new records.
+const VERSION: u8 = 1;
+
+/// The record of a sandbox and of the task in it.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Record {
+    /// The cluster: a task of another one is not this agent's.
+    #[prost(string, tag = "1")]
+    pub(crate) cluster_id: String,
+    /// The node.
+    #[prost(string, tag = "2")]
+    pub(crate) node_id: String,
+    /// The service; empty for a task without one.
+    #[prost(string, tag = "3")]
+    pub(crate) service_id: String,
+    /// Its name.
+    #[prost(string, tag = "4")]
+    pub(crate) service_name: String,
+    /// The task.
+    #[prost(string, tag = "5")]
+    pub(crate) task_id: String,
+    /// Its slot, or the id of the node.
+    #[prost(string, tag = "6")]
+    pub(crate) slot: String,
+    /// SHA-256 of the specification without the registry's credentials.
+    #[prost(bytes = "vec", tag = "7")]
+    pub(crate) spec_digest: Vec<u8>,
+    /// The image as the service names it.
+    #[prost(string, tag = "8")]
+    pub(crate) image: String,
+    /// The published ports, with their numbers on the node.
+    #[prost(message, repeated, tag = "9")]
+    pub(crate) ports: Vec<PortRecord>,
+    /// The volumes that are removed with the task.
+    #[prost(string, repeated, tag = "10")]
+    pub(crate) anonymous_volumes: Vec<String>,
+    /// The time between the stop signal and SIGKILL.
+    #[prost(uint64, tag = "11")]
+    pub(crate) stop_grace_ms: u64,
+    /// The size at which the log is rotated; 0 for never.
+    #[prost(uint64, tag = "12")]
+    pub(crate) log_max_size: u64,
+    /// The number of files of the log.
+    #[prost(uint32, tag = "13")]
+    pub(crate) log_max_files: u32,
+    /// The health check; missing if it is that of the image.
+    #[prost(message, optional, tag = "14")]
+    pub(crate) health: Option<HealthRecord>,
+}
+
+/// A published port.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PortRecord {
+    /// Its name in the service.
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    /// The name of the protocol.
+    #[prost(string, tag = "2")]
+    pub(crate) protocol: String,
+    /// The port in the task.
+    #[prost(uint32, tag = "3")]
+    pub(crate) target: u32,
+    /// The port on the node; 0 if it has none.
+    #[prost(uint32, tag = "4")]
+    pub(crate) published: u32,
+}
+
+/// A health check; 0 is for what the image has, or the default.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct HealthRecord {
+    /// As on the wire: `NONE`, `CMD` or `CMD-SHELL` first; empty for that of the image.
+    #[prost(string, repeated, tag = "1")]
+    pub(crate) test: Vec<String>,
+    #[prost(uint64, tag = "2")]
+    pub(crate) interval_ms: u64,
+    #[prost(uint64, tag = "3")]
+    pub(crate) timeout_ms: u64,
+    #[prost(uint32, tag = "4")]
+    pub(crate) retries: u32,
+    #[prost(uint64, tag = "5")]
+    pub(crate) start_period_ms: u64,
+    #[prost(uint64, tag = "6")]
+    pub(crate) start_interval_ms: u64,
+}
+
+// === impl Record ===
+
+impl Record {
+    /// The record of a task with its plan, whose ports have their numbers.
+    pub(crate) fn new(identity: &TaskIdentity, task: &swarm::Task, plan: &TaskPlan) -> Self {
+        let LogRotation { max_size, max_files } = plan.rotation;
+        Self {
+            cluster_id: identity.cluster_id.clone(),
+            node_id: identity.node_id.clone(),
+            service_id: identity.service_id.clone(),
+            service_name: identity.service_name.clone(),
+            task_id: identity.task_id.clone(),
+            slot: identity.slot.clone(),
+            spec_digest: digest(task),
+            image: plan.image.reference.clone(),
+            ports: plan.ports.iter().map(PortRecord::from).collect(),
+            anonymous_volumes: plan.anonymous_volumes.clone(),
+            stop_grace_ms: milliseconds(plan.stop_grace),
+            log_max_size: max_size.unwrap_or_default(),
+            log_max_files: max_files,
+            health: (plan.health != HealthCheck::default()).then(|| HealthRecord::from(&plan.health)),
+        }
+    }
+
+    /// The encoding that the core stores.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(1 + self.encoded_len());
+        bytes.push(VERSION);
+        Message::encode(self, &mut bytes).expect("a vector grows as it must");
+        bytes
+    }
+
+    /// The record of an object; empty if it has another version.
+    pub(crate) fn of(meta: &Meta) -> Self {
+        let Some((&VERSION, message)) = meta.record.split_first() else { return Self::default() };
+        Self::decode(message).unwrap_or_default()
+    }
+
+    /// The time between the stop signal and SIGKILL.
+    pub(crate) const fn stop_grace(&self) -> Duration {
+        Duration::from_millis(self.stop_grace_ms)
+    }
+}
+
+/// The digest of a task's specification. The registry's credentials are not in it: nobody can try passwords by
+/// it.
+fn digest(task: &swarm::Task) -> Vec<u8> {
+    let mut spec = task.spec.clone().unwrap_or_default();
+    if let Some(Runtime::Container(container)) = &mut spec.runtime {
+        container.pull_options = None;
+    }
+    Sha256::digest(spec.encode_to_vec()).to_vec()
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl From<&PublishedPort> for PortRecord {
+    fn from(port: &PublishedPort) -> Self {
+        let PublishedPort { name, protocol, target, published } = port;
+        Self {
+            name: name.clone(),
+            protocol: protocol.as_str().to_owned(),
+            target: u32::from(*target),
+            published: published.map_or(0, u32::from),
+        }
+    }
+}
+
+impl PortRecord {
+    /// The protocol; TCP if the record has none that is known.
+    pub(crate) fn protocol(&self) -> Protocol {
+        Protocol::parse(&self.protocol).unwrap_or(Protocol::Tcp)
+    }
+}
+
+impl From<&HealthCheck> for HealthRecord {
+    fn from(check: &HealthCheck) -> Self {
+        let HealthCheck { command, interval, timeout, retries, start_period, start_interval } = check;
+        let test = match command {
+            HealthCommand::Image => Vec::new(),
+            HealthCommand::None => vec!["NONE".to_owned()],
+            HealthCommand::Exec(words) => {
+                std::iter::once("CMD".to_owned()).chain(words.iter().cloned()).collect()
+            }
+            HealthCommand::Shell(script) => vec!["CMD-SHELL".to_owned(), script.clone()],
+        };
+        let time = |duration: &Option<Duration>| duration.map(milliseconds).unwrap_or_default();
+        Self {
+            test,
+            interval_ms: time(interval),
+            timeout_ms: time(timeout),
+            retries: retries.unwrap_or_default(),
+            start_period_ms: time(start_period),
+            start_interval_ms: time(start_interval),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::SystemTime;
+
+    use proptest::prelude::*;
+    use switchyard_core::id::Owner;
+
+    use super::*;
+
+    fn meta(record: Vec<u8>) -> Meta {
+        let labels = BTreeMap::new();
+        Meta { owner: Owner::Swarm, name: "t".into(), labels, created_at: SystemTime::UNIX_EPOCH, record }
+    }
+
+    #[test]
+    fn record_is_read_as_written() {
+        let port = PortRecord { name: "web".into(), protocol: "udp".into(), target: 80, published: 8080 };
+        let record =
+            Record { task_id: "t1".into(), ports: vec![port], stop_grace_ms: 1500, ..Record::default() };
+        let read = Record::of(&meta(record.encode()));
+        assert_eq!(read, record);
+        assert_eq!(
+            (read.stop_grace(), read.ports[0].protocol()),
+            (Duration::from_millis(1500), Protocol::Udp)
+        );
+    }
+
+    #[test]
+    fn record_of_another_version_is_empty() {
+        assert_eq!(Record::of(&meta(vec![2, 10, 1, b'c'])), Record::default());
+    }
+
+    #[test]
+    fn digest_leaves_out_credentials_alone() {
+        let task = |image: &str, auth: &str| {
+            let pull_options = Some(swarm::container_spec::PullOptions { registry_auth: auth.into() });
+            let container = swarm::ContainerSpec { image: image.into(), pull_options, ..Default::default() };
+            let runtime = Some(Runtime::Container(Box::new(container)));
+            swarm::Task {
+                spec: Some(swarm::TaskSpec { runtime, ..Default::default() }),
+                ..Default::default()
+            }
+        };
+        assert_eq!(digest(&task("a", "x")), digest(&task("a", "y")));
+        assert_ne!(digest(&task("a", "x")), digest(&task("b", "x")));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let record = Record::of(&meta(bytes));
+            prop_assert_eq!(Record::of(&meta(record.encode())), record);
+        }
+    }
+}

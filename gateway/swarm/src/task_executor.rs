@@ -1,0 +1,289 @@
+//! Runs the tasks that managers assign to this node, by the gateway.
+//!
+//! ```text
+//!  Changes ─► TaskExecutor ─► secrets, configs, desired states ─► Worker (one for each task) ─► Scope
+//!                                                           └─► Reports
+//! ```
+//!
+//! The container objects are the record: after a restart each task is taken up from its object and from what
+//! the manager knows of it. A daemon that ends reports nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use switchyard_core::gateway::Scope;
+use switchyard_core::keyed_lock::KeyedLock;
+use switchyard_core::state::TaskState;
+use switchyard_core::{Error, Result};
+use switchyard_proto::docker::swarmkit::v1 as swarm;
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+
+use crate::dependencies::Dependencies;
+use crate::executor::Executor;
+use crate::from_proto::check_id;
+use crate::life::State;
+use crate::plan::PlanContext;
+use crate::record::Record;
+use crate::secrets::SecretFiles;
+use crate::session::assignments::{Change, Changes};
+use crate::session::description::NodeFacts;
+use crate::session::reports::Reports;
+use crate::worker::{DesiredState, Worker};
+
+/// The settings of a task executor.
+#[derive(Debug, Clone)]
+pub struct TaskExecutorSettings {
+    /// The id of the cluster: its tasks alone are touched.
+    pub cluster_id: String,
+    /// The id of the node.
+    pub node_id: String,
+    /// The directory below which each task has one for its log.
+    pub log_dir: PathBuf,
+    /// The directory for the files of secrets and configs; made as a tmpfs if it is on none.
+    pub files_dir: PathBuf,
+    /// The ports from which those are chosen that a service publishes without a number.
+    pub port_range: RangeInclusive<u16>,
+    /// How long a pull may take.
+    pub pull_timeout: Duration,
+}
+
+/// Runs the tasks of one cluster. Clones share them.
+#[derive(Debug, Clone)]
+pub struct TaskExecutor {
+    shared: Arc<TaskContext>,
+    facts: watch::Receiver<NodeFacts>,
+}
+
+/// What the workers share.
+#[derive(Debug)]
+pub(crate) struct TaskContext {
+    pub(crate) scope: Scope,
+    pub(crate) settings: TaskExecutorSettings,
+    pub(crate) files: SecretFiles,
+    pub(crate) dependencies: Mutex<Dependencies>,
+    pub(crate) reports: Arc<Reports>,
+    /// Serialises the workers of one task: an id that is removed and assigned again has a second one.
+    pub(crate) locks: KeyedLock<String>,
+    facts: watch::Receiver<NodeFacts>,
+    /// The desired states of the assigned tasks.
+    desired: Mutex<BTreeMap<String, watch::Sender<DesiredState>>>,
+    workers: TaskTracker,
+}
+
+// === impl TaskExecutor ===
+
+#[async_trait]
+impl Executor for TaskExecutor {
+    fn facts(&self) -> watch::Receiver<NodeFacts> {
+        self.facts.clone()
+    }
+
+    /// Waits until the gateway has recovered: before, no task has an object.
+    async fn apply(&self, changes: Changes) {
+        self.shared.scope.recovered().await;
+        let Changes { is_complete, list } = changes;
+        if is_complete {
+            self.remove_all_but(&list);
+        }
+        for change in list {
+            self.apply_one(change);
+        }
+    }
+}
+
+impl TaskExecutor {
+    /// An executor over `scope`, normally that of [`Owner::Swarm`](switchyard_core::id::Owner::Swarm), which
+    /// reports to `reports`. `facts` is what managers are told of the node.
+    #[must_use]
+    pub fn new(
+        scope: Scope,
+        settings: TaskExecutorSettings,
+        facts: watch::Receiver<NodeFacts>,
+        reports: Arc<Reports>,
+    ) -> Self {
+        let files = SecretFiles::new(settings.files_dir.clone());
+        let shared = TaskContext {
+            scope,
+            settings,
+            files,
+            dependencies: Mutex::default(),
+            reports,
+            locks: KeyedLock::default(),
+            facts: facts.clone(),
+            desired: Mutex::default(),
+            workers: TaskTracker::new(),
+        };
+        Self { shared: Arc::new(shared), facts }
+    }
+
+    /// Waits until the gateway has recovered, and removes the files of tasks that do not run. To be called
+    /// before the first session. Cancel-safe.
+    ///
+    /// # Errors
+    /// Files cannot be removed: nothing else is affected.
+    pub async fn recover(&self) -> Result<()> {
+        let TaskContext { scope, files, .. } = &*self.shared;
+        scope.recovered().await;
+        let runs = |state: &TaskState| match state {
+            TaskState::Created
+            | TaskState::Starting
+            | TaskState::Running { .. }
+            | TaskState::Stopping { .. } => true,
+            TaskState::Exited { .. } | TaskState::Removing { .. } => false,
+        };
+        let tasks = scope.tasks()?;
+        let kept: BTreeSet<String> =
+            tasks.iter().filter(|task| runs(&task.state)).map(|task| task.meta.name.clone()).collect();
+        let files = files.clone();
+        blocking("removal of secrets", move || files.retain(|task| kept.contains(task))).await
+    }
+
+    /// Stops and removes all tasks of the cluster, as when the node leaves it. Returns when that is done.
+    /// Cancel-safe: the removal continues.
+    ///
+    /// # Errors
+    /// The directory for secrets, which is empty, cannot be removed.
+    pub async fn remove_all(&self) -> Result<()> {
+        self.apply(Changes { is_complete: true, list: Vec::new() }).await;
+        self.idle().await;
+        let files = self.shared.files.clone();
+        blocking("removal of the directory for secrets", move || files.close()).await
+    }
+
+    /// Waits until no task is worked on: until all removals are done, and all other workers have ended with
+    /// the gateway. Cancel-safe.
+    pub async fn idle(&self) {
+        self.shared.workers.close();
+        self.shared.workers.wait().await;
+        self.shared.workers.reopen();
+    }
+
+    fn apply_one(&self, change: Change) {
+        let mut dependencies = self.shared.dependencies.lock();
+        match change {
+            Change::Secret(secret) => dependencies.put_secret(secret),
+            Change::Config(config) => dependencies.put_config(config),
+            Change::SecretGone(id) => dependencies.remove_secret(&id),
+            Change::ConfigGone(id) => dependencies.remove_config(&id),
+            // A node without plugins for them gets none.
+            Change::Volume(_) | Change::VolumeGone(_) => {}
+            Change::Task(task) => self.assign(task),
+            Change::TaskGone(id) => self.remove(id),
+        }
+    }
+
+    /// Removes the tasks and objects of this cluster that a complete list does not name.
+    fn remove_all_but(&self, list: &[Change]) {
+        let TaskContext { scope, settings, desired, .. } = &*self.shared;
+        let named: BTreeSet<&str> = list
+            .iter()
+            .filter_map(|change| match change {
+                Change::Task(task) => Some(task.id.as_str()),
+                Change::Secret(_)
+                | Change::Config(_)
+                | Change::Volume(_)
+                | Change::TaskGone(_)
+                | Change::VolumeGone(_)
+                | Change::SecretGone(_)
+                | Change::ConfigGone(_) => None,
+            })
+            .collect();
+        // The gateway has recovered, so that there is a list.
+        let sandboxes = scope.sandboxes().unwrap_or_default();
+        let of_cluster = |record: &Record| record.cluster_id == settings.cluster_id;
+        let objects = sandboxes
+            .iter()
+            .filter(|sandbox| of_cluster(&Record::of(&sandbox.meta)))
+            .map(|sandbox| sandbox.meta.name.clone());
+        let assigned: Vec<String> = desired.lock().keys().cloned().collect();
+        let known: BTreeSet<String> = objects.chain(assigned).collect();
+        for id in known.into_iter().filter(|id| !named.contains(id.as_str())) {
+            self.remove(id);
+        }
+    }
+
+    /// Takes up a task, or wants it in another state.
+    fn assign(&self, task: Arc<swarm::Task>) {
+        let shared = &self.shared;
+        let state = State::from_wire(task.desired_state);
+        let mut desired = shared.desired.lock();
+        if let Some(sender) = desired.get(&task.id) {
+            sender.send_if_modified(|wanted| {
+                // A manager never wants less than before.
+                let higher = state > wanted.state;
+                wanted.state = wanted.state.max(state);
+                higher
+            });
+            return;
+        }
+        // The id becomes a part of paths.
+        if let Err(error) = check_id("id", &task.id) {
+            tracing::warn!(error = error.report(), "a manager has assigned a task without a valid id");
+            return;
+        }
+        let (sender, wanted) = watch::channel(DesiredState { state, removed: false });
+        desired.insert(task.id.clone(), sender);
+        let worker = Worker::new(Arc::clone(shared), task.id.clone(), Some(task), wanted);
+        shared.workers.spawn(worker.run());
+    }
+
+    /// Stops and removes a task.
+    fn remove(&self, id: String) {
+        let shared = &self.shared;
+        let removal = DesiredState { state: State::Remove, removed: true };
+        let sender = shared.desired.lock().remove(&id);
+        if let Some(sender) = &sender {
+            // From here on its worker reports nothing.
+            sender.send_replace(removal);
+        }
+        shared.reports.forget(&id);
+        if sender.is_some() || check_id("id", &id).is_err() {
+            return;
+        }
+        // One of before the restart that is assigned no more. The sender need not live.
+        let (_, wanted) = watch::channel(removal);
+        shared.workers.spawn(Worker::new(Arc::clone(shared), id, None, wanted).run());
+    }
+}
+
+// === impl TaskContext ===
+
+impl TaskContext {
+    /// What plans are made with.
+    pub(crate) fn plan_context(&self) -> PlanContext {
+        let (hostname, architecture) = {
+            let facts = self.facts.borrow();
+            (facts.hostname.clone(), facts.architecture.clone())
+        };
+        let handlers = self.scope.handlers();
+        PlanContext {
+            cluster_id: self.settings.cluster_id.clone(),
+            node_id: self.settings.node_id.clone(),
+            hostname,
+            architecture,
+            log_dir: self.settings.log_dir.clone(),
+            recursive_readonly_mounts: handlers
+                .first()
+                .is_some_and(|handler| handler.recursive_readonly_mounts),
+        }
+    }
+}
+
+/// Runs a short call that blocks.
+pub(crate) async fn blocking<T: Send + 'static>(
+    what: &str,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|fault| Err(Error::internal(format!("{what} broke off")).with_source(fault)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! Tests of the executor, on the fake backend.
+
+use std::future::Future;
+use std::time::Duration;
+
+use switchyard_core::Error;
+use switchyard_core::gateway::{Gateway, Limits};
+use switchyard_core::id::{Owner, TaskId};
+use switchyard_fake::{Fake, Method};
+use tempfile::TempDir;
+use tokio::task::AbortHandle;
+
+use super::*;
+use crate::sample_tasks::{CLUSTER, config, container, secret, secret_reference, task, task_id};
+
+mod life;
+mod races;
+mod restarts;
+
+/// The statuses that a manager has.
+type Statuses = BTreeMap<String, swarm::TaskStatus>;
+
+/// A node with a fake backend and an executor.
+struct TestNode {
+    fake: Fake,
+    gateway: Gateway,
+    executor: TaskExecutor,
+    /// What the manager knows.
+    statuses: watch::Receiver<Statuses>,
+    manager: AbortHandle,
+    /// Holds the files and logs.
+    place: TempDir,
+}
+
+impl TestNode {
+    async fn new() -> Self {
+        Self::over(Fake::with_busybox()).await
+    }
+
+    async fn over(fake: Fake) -> Self {
+        // Each Linux has a tmpfs there.
+        Self::start(fake, tempfile::tempdir_in("/dev/shm").unwrap()).await
+    }
+
+    async fn start(fake: Fake, place: TempDir) -> Self {
+        let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
+        gateway.recover().await.unwrap();
+        let settings = TaskExecutorSettings {
+            cluster_id: CLUSTER.into(),
+            node_id: "node1".into(),
+            log_dir: place.path().join("logs"),
+            files_dir: place.path().join("files"),
+            port_range: 61_000..=61_003,
+            pull_timeout: Duration::from_secs(60),
+        };
+        let (_, facts) = watch::channel(NodeFacts::default());
+        let reports = Arc::<Reports>::default();
+        let executor = TaskExecutor::new(gateway.scope(Owner::Swarm), settings, facts, reports.clone());
+        executor.recover().await.unwrap();
+        let (sender, statuses) = watch::channel(Statuses::new());
+        // A manager that takes what is reported.
+        let manager = tokio::spawn(async move {
+            loop {
+                let batch = reports.next().await;
+                reports.sent(&batch);
+                sender.send_modify(|known| {
+                    known.extend(batch.into_iter().filter_map(|one| Some((one.task_id, one.status?))));
+                });
+            }
+        });
+        Self { fake, gateway, executor, statuses, manager: manager.abort_handle(), place }
+    }
+
+    /// The node after `kill -9` of the daemon.
+    async fn killed(self) -> Self {
+        let fake = self.fake.reopen();
+        let Self { gateway, executor, manager, place, .. } = self;
+        manager.abort();
+        // What is in flight of the dead daemon never returns.
+        drop((gateway, executor));
+        Self::start(fake, place).await
+    }
+
+    async fn apply(&self, is_complete: bool, list: Vec<Change>) {
+        self.executor.apply(Changes { is_complete, list }).await;
+    }
+
+    async fn assign(&self, task: swarm::Task) {
+        self.apply(false, vec![Change::Task(Arc::new(task))]).await;
+    }
+
+    async fn remove(&self, number: usize) {
+        self.apply(false, vec![Change::TaskGone(task_id(number))]).await;
+    }
+
+    fn status(&self, number: usize) -> Option<swarm::TaskStatus> {
+        self.statuses.borrow().get(&task_id(number)).cloned()
+    }
+
+    /// Waits until a task is reported in this state.
+    async fn reported(&self, number: usize, state: State) -> swarm::TaskStatus {
+        let mut changes = self.statuses.clone();
+        let reported = async {
+            loop {
+                if let Some(status) = self.status(number)
+                    && State::from_wire(status.state) >= state
+                {
+                    return status;
+                }
+                changes.changed().await.unwrap();
+            }
+        };
+        let status = within(reported).await;
+        assert_eq!(State::from_wire(status.state), state, "{status:?}");
+        status
+    }
+
+    /// The core's id of a task.
+    #[track_caller]
+    fn object(&self, number: usize) -> TaskId {
+        self.gateway.scope(Owner::Swarm).task_named(&task_id(number)).unwrap().unwrap().id
+    }
+
+    /// The files of secrets and configs that are there.
+    fn files(&self) -> usize {
+        let dirs = std::fs::read_dir(self.place.path().join("files")).into_iter().flatten().flatten();
+        dirs.map(|dir| std::fs::read_dir(dir.path()).unwrap().count()).sum()
+    }
+
+    /// Checks that nothing is left of any task.
+    async fn is_empty(&self) {
+        within(self.executor.idle()).await;
+        assert_eq!(self.fake.remaining_objects(), Vec::<String>::new());
+        assert_eq!(self.files(), 0);
+        assert_eq!(self.fake.breaches(), Vec::<String>::new());
+    }
+}
+
+/// The result of something that should not take long.
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), work).await.expect("it takes too long")
+}
+
+/// A task whose container runs this, until it is stopped if it is empty.
+fn running(number: usize, args: &[&str]) -> swarm::Task {
+    let args = if args.is_empty() { &["serve"] } else { args };
+    let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+    task(number, swarm::ContainerSpec { args, ..container() })
+}
+
+fn wanted(task: swarm::Task, state: State) -> swarm::Task {
+    swarm::Task { desired_state: state.to_wire().into(), ..task }
+}
+
+/// The task as a manager has it that knows this state.
+fn known(task: swarm::Task, state: State) -> swarm::Task {
+    let status = Some(swarm::TaskStatus { state: state.to_wire().into(), ..Default::default() });
+    swarm::Task { status, ..task }
+}

@@ -1,0 +1,391 @@
+//! The work on one task: from its assignment to its removal, one step after the other.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use switchyard_core::backoff::Backoff;
+use switchyard_core::state::TaskState;
+use switchyard_core::table::{Sandbox, Task};
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_proto::docker::swarmkit::v1 as swarm;
+use tokio::sync::watch;
+
+use crate::life::{self, Next, Object, Outcome, Report, Resume, State, Step};
+use crate::plan::{STOP_GRACE, TaskPlan};
+use crate::record::Record;
+use crate::task_executor::TaskContext;
+use crate::{from_proto, to_proto};
+
+mod prepare;
+mod remove;
+
+use prepare::Prepared;
+
+/// The pauses between the tries of a step that fails for a while.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(8);
+
+/// How often a step is tried that fails although the runtime can be reached.
+const TRIES_MAX: u32 = 10;
+
+/// What is wanted of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DesiredState {
+    /// The state.
+    pub(crate) state: State,
+    /// Whether it is removed after its stop.
+    pub(crate) removed: bool,
+}
+
+/// Works on one task.
+pub(crate) struct Worker {
+    shared: Arc<TaskContext>,
+    id: String,
+    /// As it was assigned; dropped when it is prepared. `None` for a task that is only removed.
+    task: Option<Arc<swarm::Task>>,
+    wanted: watch::Receiver<DesiredState>,
+    state: State,
+    /// Whether the manager knows the end of the task.
+    quiet: bool,
+    /// Between the check and the preparation.
+    plan: Option<TaskPlan>,
+    /// What is created, the same for each try.
+    prepared: Option<Prepared>,
+    /// The last report.
+    last: Option<Report>,
+    backoff: Backoff,
+    tries: u32,
+}
+
+/// The outcome of a step; `None` if the task is wanted otherwise meanwhile.
+type Performed = Option<Outcome>;
+
+impl Worker {
+    pub(crate) const fn new(
+        shared: Arc<TaskContext>,
+        id: String,
+        task: Option<Arc<swarm::Task>>,
+        wanted: watch::Receiver<DesiredState>,
+    ) -> Self {
+        Self {
+            shared,
+            id,
+            task,
+            wanted,
+            state: State::Assigned,
+            quiet: false,
+            plan: None,
+            prepared: None,
+            last: None,
+            backoff: Backoff::new(RETRY_MIN, RETRY_MAX),
+            tries: 0,
+        }
+    }
+
+    /// Works until the task is removed, or the gateway ends: then nothing more is reported.
+    pub(crate) async fn run(self) {
+        let ended = self.shared.scope.ended();
+        tokio::select! {
+            biased;
+            () = ended => {}
+            // Boxed: it is large, and one of many.
+            () = Box::pin(self.work()) => {}
+        }
+    }
+
+    async fn work(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let _guard = shared.locks.lock(self.id.clone()).await;
+        if !self.is_removed() {
+            self.take_up().await;
+        }
+        while !self.is_removed() {
+            let wanted = self.wanted.borrow_and_update().state;
+            match life::next(self.state, wanted) {
+                Next::Idle => {
+                    if self.wanted.changed().await.is_err() {
+                        return;
+                    }
+                }
+                Next::Enter(state) => {
+                    self.state = state;
+                    self.report(Report::of(state));
+                }
+                Next::Do(step) => {
+                    let Some(outcome) = self.perform(step).await else { continue };
+                    let failed_for_a_while = matches!(outcome, Outcome::Temporary(_));
+                    let report = life::after(self.state, step, outcome);
+                    let stays = report.state == self.state;
+                    self.state = report.state;
+                    self.report(report);
+                    if self.state.is_terminal() {
+                        (self.task, self.plan, self.prepared) = (None, None, None);
+                    }
+                    if failed_for_a_while || stays {
+                        self.pause().await;
+                    } else {
+                        self.backoff.reset();
+                        self.tries = 0;
+                    }
+                }
+            }
+        }
+        self.remove().await;
+    }
+
+    fn is_removed(&self) -> bool {
+        self.wanted.borrow().removed
+    }
+
+    /// Finds out where the task goes on.
+    async fn take_up(&mut self) {
+        let Some(task) = &self.task else { return };
+        let known = task.status.as_ref().map_or(State::Assigned, |status| State::from_wire(status.state));
+        let wanted = self.wanted.borrow().state;
+        let object = match self.object(known) {
+            Ok(object) => object,
+            // Only before recovery, for which the agent waits.
+            Err(error) => {
+                tracing::error!(
+                    task = self.id,
+                    error = error.report(),
+                    "cannot look for the object of a task"
+                );
+                None
+            }
+        };
+        match life::resume(object, known, wanted) {
+            Resume::From(State::Assigned) => self.clear().await,
+            Resume::From(state) => {
+                self.state = state;
+                self.task = None;
+                // Another report would make the task younger than it is.
+                if state > known {
+                    self.report(Report::of(state));
+                }
+            }
+            Resume::Ended(report) => {
+                self.state = report.state;
+                self.report(report);
+                self.stop_quietly().await;
+            }
+            Resume::Quietly => {
+                self.state = known;
+                self.quiet = true;
+                self.stop_quietly().await;
+            }
+        }
+    }
+
+    /// Stops what may run of a task that has ended for its cluster, until that succeeds or it is removed.
+    async fn stop_quietly(&mut self) {
+        self.task = None;
+        while let Err(error) = self.stop().await {
+            tracing::debug!(task = self.id, error = error.report(), "stopping an ended task fails: retrying");
+            if !self.pause_unless_removed().await {
+                return;
+            }
+        }
+    }
+
+    /// Removes what an interrupted preparation of a predecessor left.
+    async fn clear(&mut self) {
+        while let Err(error) = self.remove_objects().await {
+            tracing::debug!(task = self.id, error = error.report(), "removing what was left fails: retrying");
+            if !self.pause_unless_removed().await {
+                return;
+            }
+        }
+    }
+
+    /// The object that the gateway has of the task, for a manager that knows it in this state.
+    fn object(&self, known: State) -> Result<Option<Object>> {
+        let Some(task) = self.task_object()? else { return Ok(None) };
+        Ok(match &task.state {
+            TaskState::Created => {
+                // After a reboot there is nothing to start it in.
+                let ready = self.sandbox_object()?.is_some_and(|sandbox| sandbox.state.is_ready());
+                (ready || known == State::Running).then_some(Object::Created)
+            }
+            TaskState::Starting => Some(Object::Starting),
+            TaskState::Running { .. }
+            | TaskState::Stopping { .. }
+            | TaskState::Exited { started_at: Some(_), .. } => Some(Object::Started),
+            TaskState::Exited { started_at: None, .. } => Some(Object::StartFailed),
+            TaskState::Removing { .. } => None,
+        })
+    }
+
+    fn task_object(&self) -> Result<Option<Arc<Task>>> {
+        self.shared.scope.task_named(&self.id)
+    }
+
+    fn sandbox_object(&self) -> Result<Option<Arc<Sandbox>>> {
+        self.shared.scope.sandbox_named(&self.id)
+    }
+
+    /// Reports the state of the task, unless it is removed: then the manager has forgotten it.
+    fn report(&mut self, report: Report) {
+        let wanted = self.wanted.borrow();
+        if wanted.removed || self.quiet {
+            return;
+        }
+        // A step that fails again in the same way is no news.
+        if self.last.as_ref() == Some(&report) {
+            return;
+        }
+        self.last = Some(report.clone());
+        let task = self.task_object().ok().flatten();
+        // While the desired state is held, no removal comes between.
+        let status = to_proto::status(report, task.as_deref(), SystemTime::now());
+        self.shared.reports.report(&self.id, status);
+    }
+
+    // --- steps ---
+
+    async fn perform(&mut self, step: Step) -> Performed {
+        let done = match step {
+            Step::Check => self.check(),
+            Step::Prepare => return self.prepare().await,
+            Step::Start => return Some(self.start().await),
+            Step::Wait => return self.wait().await,
+            Step::Stop => self.stop().await,
+        };
+        Some(match done {
+            Ok(()) => Outcome::Done,
+            Err(error) => self.outcome(&error),
+        })
+    }
+
+    /// Whether a failed step is tried again.
+    fn outcome(&mut self, error: &Error) -> Outcome {
+        let text = error.status_text();
+        let temporary = match error.kind() {
+            // However long the runtime is away: the task is not to blame.
+            ErrorKind::Unavailable => true,
+            ErrorKind::AlreadyExists | ErrorKind::DeadlineExceeded | ErrorKind::Cancelled => {
+                self.tries += 1;
+                self.tries < TRIES_MAX
+            }
+            ErrorKind::NotFound
+            | ErrorKind::InvalidArgument
+            | ErrorKind::FailedPrecondition
+            | ErrorKind::ResourceExhausted
+            | ErrorKind::Unauthenticated
+            | ErrorKind::Unimplemented
+            | ErrorKind::Internal => false,
+        };
+        if temporary { Outcome::Temporary(text) } else { Outcome::Fatal(text) }
+    }
+
+    fn check(&mut self) -> Result<()> {
+        let task = self.task.as_deref().ok_or_else(|| self.unassigned())?;
+        let dependencies = self.shared.dependencies.lock();
+        self.plan = Some(from_proto::plan(task, &self.shared.plan_context(), &dependencies)?);
+        Ok(())
+    }
+
+    fn unassigned(&self) -> Error {
+        Error::internal(format!("task {} is not assigned any more", self.id))
+    }
+
+    /// Starts the task. What it held is free if that fails for good.
+    async fn start(&mut self) -> Outcome {
+        let Err(error) = self.start_object().await else { return Outcome::Done };
+        match self.outcome(&error) {
+            Outcome::Fatal(why) => match self.release().await {
+                Ok(()) => Outcome::Fatal(why),
+                Err(error) => Outcome::Temporary(error.status_text()),
+            },
+            outcome @ (Outcome::Done | Outcome::Temporary(_)) => outcome,
+        }
+    }
+
+    /// Starts the object of the task, or joins the start that a predecessor began.
+    async fn start_object(&self) -> Result<()> {
+        let scope = &self.shared.scope;
+        let lost = || Error::not_found("container lost");
+        let task = self.task_object()?.ok_or_else(lost)?;
+        let started = match &task.state {
+            TaskState::Created | TaskState::Starting => scope.start_task(&task.id.to_string()).await,
+            TaskState::Running { .. } | TaskState::Stopping { .. } | TaskState::Exited { .. } => Ok(()),
+            TaskState::Removing { .. } => Err(lost()),
+        };
+        let now = self.task_object()?.ok_or_else(lost)?;
+        match (&now.state, started) {
+            // A start that failed is final, however it failed.
+            (TaskState::Exited { started_at: None, exit }, _) => {
+                let why = to_proto::failure(exit).unwrap_or_default();
+                Err(Error::failed_precondition(why))
+            }
+            (_, started) => started,
+        }
+    }
+
+    /// Waits for the exit, and releases what the task held.
+    async fn wait(&mut self) -> Performed {
+        let task = match self.task_object() {
+            Ok(task) => task,
+            Err(error) => return Some(self.outcome(&error)),
+        };
+        let Some(task) = task else { return Some(Outcome::Fatal("container lost".to_owned())) };
+        let id = task.id.to_string();
+        let exit = tokio::select! {
+            exit = self.shared.scope.wait_task(&id) => exit,
+            () = wanted_otherwise(self.wanted.clone()) => return None,
+        };
+        let exit = match exit {
+            Ok(exit) => exit,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Some(Outcome::Fatal("container lost".to_owned()));
+            }
+            Err(error) => return Some(self.outcome(&error)),
+        };
+        if let Err(error) = self.release().await {
+            // The task has ended; its end is reported when what it held is free for the next one.
+            return Some(Outcome::Temporary(error.status_text()));
+        }
+        Some(to_proto::failure(&exit).map_or(Outcome::Done, Outcome::Fatal))
+    }
+
+    /// Stops the task, and releases what it held. Idempotent.
+    async fn stop(&mut self) -> Result<()> {
+        if let Some(task) = self.task_object()? {
+            let record = Record::of(&task.meta);
+            // Of a record of another version nothing is known.
+            let grace = if record.task_id.is_empty() { STOP_GRACE } else { record.stop_grace() };
+            self.shared.scope.stop_task(&task.id.to_string(), grace).await?;
+        }
+        self.release().await
+    }
+
+    // --- pauses ---
+
+    /// Waits for the next try, or until the task is wanted otherwise.
+    async fn pause(&mut self) {
+        let mut wanted = self.wanted.clone();
+        tokio::select! {
+            () = self.backoff.wait() => {}
+            changed = wanted.changed() => if changed.is_err() { self.backoff.wait().await },
+        }
+    }
+
+    /// As [`Worker::pause`]; `false` if the task is removed.
+    async fn pause_unless_removed(&mut self) -> bool {
+        let mut wanted = self.wanted.clone();
+        tokio::select! {
+            () = self.backoff.wait() => {}
+            _ = wanted.wait_for(|wanted| wanted.removed) => {}
+        }
+        !self.is_removed()
+    }
+}
+
+/// Waits until a task is to be stopped or removed. Cancel-safe.
+async fn wanted_otherwise(mut wanted: watch::Receiver<DesiredState>) {
+    let stops = |wanted: &DesiredState| wanted.removed || wanted.state >= State::Shutdown;
+    if wanted.wait_for(stops).await.is_err() {
+        // Nobody can want anything any more: the executor is gone.
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,73 @@
+//! The release of what an ended task held, and the removal of a task.
+
+use std::io;
+use std::path::Path;
+
+use switchyard_core::{Error, Result};
+
+use super::Worker;
+use crate::record::Record;
+use crate::task_executor::blocking;
+
+impl Worker {
+    /// Frees what a task held that does not run any more: its network, its ports, its secrets. Its log and its
+    /// exit stay until the manager removes it. Idempotent.
+    pub(super) async fn release(&self) -> Result<()> {
+        if let Some(sandbox) = self.sandbox_object()? {
+            self.shared.scope.stop_sandbox(&sandbox.id.to_string()).await?;
+        }
+        let files = self.shared.files.clone();
+        let id = self.id.clone();
+        blocking("removal of secrets", move || files.remove(&id)).await
+    }
+
+    /// Removes the task with everything that was created for it, until that succeeds.
+    pub(super) async fn remove(&mut self) {
+        loop {
+            let removed = match self.stop().await {
+                Ok(()) => self.remove_objects().await,
+                Err(error) => Err(error),
+            };
+            match removed {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::warn!(task = self.id, error = error.report(), "removing a task fails: retrying");
+                }
+            }
+            self.backoff.wait().await;
+        }
+    }
+
+    /// Removes the objects of a task that does not run, and what is named after it. The sandbox goes last: as
+    /// long as anything is left, it is the record of that. Idempotent.
+    pub(super) async fn remove_objects(&self) -> Result<()> {
+        self.release().await?;
+        let scope = &self.shared.scope;
+        let sandbox = self.sandbox_object()?;
+        if let Some(task) = self.task_object()? {
+            scope.remove_task(&task.id.to_string()).await?;
+        }
+        if let Some(sandbox) = &sandbox {
+            for volume in Record::of(&sandbox.meta).anonymous_volumes {
+                scope.remove_volume(volume).await?;
+            }
+        }
+        let logs = self.shared.settings.log_dir.join(&self.id);
+        blocking("removal of a log", move || remove_dir(&logs)).await?;
+        match sandbox {
+            Some(sandbox) => scope.remove_sandbox(&sandbox.id.to_string()).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Removes a directory that only the gateway writes to. Idempotent.
+fn remove_dir(dir: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(fault) if fault.kind() != io::ErrorKind::NotFound => {
+            let message = format!("remove the log {}", dir.display());
+            Err(Error::unavailable(message).with_source(fault))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
