@@ -9,6 +9,7 @@ mod joins;
 mod kills;
 mod rotation;
 mod sessions;
+mod tasks;
 
 /// What a node of a test says of itself: a processor, a GiB, and networks without overlay.
 fn facts(hostname: &str) -> NodeFacts {

@@ -47,6 +47,12 @@ impl Reports {
         self.latest.lock().forget(task);
     }
 
+    /// The latest status of a task.
+    #[must_use]
+    pub fn latest(&self, task: &str) -> Option<swarm::TaskStatus> {
+        self.latest.lock().statuses.get(task).cloned()
+    }
+
     /// A session begins: its manager may know nothing of what was sent to another.
     pub(crate) fn begin_session(&self) {
         self.latest.lock().begin_session();
