@@ -327,6 +327,8 @@ steps! {
         SwarmManagersSaved: Kill,
         /// The roots of the swarm are stored.
         SwarmRootsSaved: Kill,
+        /// It is no longer stored which swarm the node was in before.
+        SwarmDepartureForgotten: Kill,
         /// The certificate of the node is stored with its key, so that the node is a member.
         NodeCertificateSaved: Kill,
         /// The wait for the certificate is no longer stored.
@@ -334,6 +336,8 @@ steps! {
     }
     /// Leaving a swarm.
     LeaveSwarm {
+        /// It is stored which swarm the node leaves, or was removed from.
+        SwarmDepartureSaved: Kill,
         /// The certificate of the node is removed, and other files of the membership are not.
         NodeCertificateRemoved: Kill,
     }

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use crate::certificates::ValidityPeriod;
 use crate::connection::{Connection, Trust};
 use crate::error::Error;
 use crate::executor::Executor;
@@ -72,9 +73,12 @@ impl Agent {
         let report = AgentReport {
             cluster: identity.cluster().to_owned(),
             node: identity.node().to_owned(),
+            certificate_begins: identity.validity().not_before,
             certificate_ends: identity.validity().not_after,
             manager: None,
+            since: SystemTime::now(),
             sessions: 0,
+            failures: 0,
             session_error: None,
             renewal_error: None,
             is_promoted: false,
@@ -195,9 +199,10 @@ impl Agent {
                 sleep(pause).await;
             }
             last = Some(Instant::now());
-            let ends = self.membership.identity().validity().not_after;
+            let ValidityPeriod { not_before, not_after } = self.membership.identity().validity();
             self.state.change(|report| {
-                report.certificate_ends = ends;
+                report.certificate_begins = not_before;
+                report.certificate_ends = not_after;
                 report.renewal_error = None;
             });
             tracing::info!("the certificate of this node in the swarm is renewed");
@@ -242,6 +247,9 @@ impl AgentState {
         self.report.send_if_modified(|report| {
             let before = report.clone();
             change(report);
+            if before.manager.is_some() != report.manager.is_some() {
+                report.since = SystemTime::now();
+            }
             before != *report
         });
     }
@@ -254,7 +262,10 @@ impl AgentState {
         } else {
             tracing::debug!(error = text, "no session with the swarm");
         }
-        self.change(|report| report.session_error = Some(text));
+        self.change(|report| {
+            report.failures += 1;
+            report.session_error = Some(text);
+        });
     }
 }
 

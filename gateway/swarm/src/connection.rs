@@ -112,6 +112,14 @@ async fn connect(address: &str, trust: Trust<'_>, config: ClientConfig) -> Resul
     Ok(endpoint.connect_with_connector(connector).await?)
 }
 
+/// Checks an address of a manager, `HOST` or `HOST:PORT`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_address(manager: &str) -> Result<(), &'static str> {
+    with_port(manager).map(drop)
+}
+
 /// `HOST:PORT`, with the default port if there is none.
 fn with_port(manager: &str) -> Result<String, &'static str> {
     if manager.is_empty() || manager.len() > ADDRESS_MAX {

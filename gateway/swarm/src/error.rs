@@ -103,6 +103,42 @@ pub enum Error {
         /// The id of the cluster.
         cluster: String,
     },
+    /// The node is in no cluster.
+    #[error("this node is in no swarm")]
+    NotJoined,
+    /// The node was in a cluster, and has not left it.
+    #[error("this node cannot join a swarm: {reason}")]
+    StillMember {
+        /// What became of its membership, and what to do.
+        reason: String,
+    },
+    /// The node joins or leaves already.
+    #[error("this node is {doing} a swarm already; `switchyard swarm status` shows how far it is")]
+    Busy {
+        /// `joining` or `leaving`.
+        doing: &'static str,
+    },
+    /// The operator has let the node leave while it joined.
+    #[error("the join was given up, because this node was to leave the swarm meanwhile")]
+    Abandoned,
+    /// The tasks of the cluster cannot be ended.
+    #[error("this node is still in the swarm, because its tasks cannot be ended and removed; try again")]
+    TasksLeft {
+        /// Why.
+        #[source]
+        cause: switchyard_core::Error,
+    },
+    /// The file with the join token cannot be used. Nothing of it is shown.
+    #[error("cannot use the join token in {}: {reason}", path.display())]
+    TokenFile {
+        /// The file, of `swarm.join_token_file`.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The daemon ends.
+    #[error("the daemon is stopping; the join or leave goes on when it runs again")]
+    Stopping,
     /// No manager could be reached.
     #[error("cannot connect to the manager {manager}; it listens on TCP port 2377 by default")]
     Unreachable {
@@ -185,12 +221,19 @@ impl Error {
             Self::InvalidToken { .. } => ErrorKind::InvalidArgument,
             Self::FipsCluster => ErrorKind::Unimplemented,
             Self::AlreadyJoined { .. } => ErrorKind::AlreadyExists,
+            Self::Abandoned => ErrorKind::Cancelled,
+            Self::Stopping => ErrorKind::Unavailable,
+            Self::TasksLeft { cause } => cause.kind(),
             Self::OtherRoot { .. }
             | Self::InvalidCertificate { .. }
             | Self::ManagerRole { .. }
             | Self::CertificateRefused { .. }
             | Self::CertificateExpired { .. }
             | Self::Removed { .. }
+            | Self::NotJoined
+            | Self::StillMember { .. }
+            | Self::Busy { .. }
+            | Self::TokenFile { .. }
             | Self::NoManager => ErrorKind::FailedPrecondition,
             Self::CertificateLate { .. } | Self::NoAnswer { .. } => ErrorKind::DeadlineExceeded,
             Self::Unreachable { .. } | Self::Refused { .. } | Self::InvalidAnswer { .. } => {
@@ -212,9 +255,16 @@ impl Error {
             | Self::CertificateExpired { .. }
             | Self::Removed { .. }
             | Self::AlreadyJoined { .. }
+            | Self::NotJoined
+            | Self::StillMember { .. }
             | Self::NoManager
             | Self::InvalidFile { .. } => true,
             Self::InvalidCertificate { .. }
+            | Self::Busy { .. }
+            | Self::Abandoned
+            | Self::TasksLeft { .. }
+            | Self::TokenFile { .. }
+            | Self::Stopping
             | Self::CertificateLate { .. }
             | Self::Unreachable { .. }
             | Self::NoAnswer { .. }

@@ -1,10 +1,36 @@
 //! What runs the tasks of this node.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::session::assignments::Changes;
 use crate::session::description::NodeFacts;
+use crate::session::reports::Reports;
+
+mod rejecting;
+
+pub use rejecting::RejectingExecutor;
+
+/// Makes executors: each membership has one.
+pub trait MakeExecutor: Send + Sync {
+    /// Whether tasks can be run. A node that runs none joins drained, whatever is asked for.
+    fn runs_tasks(&self) -> bool;
+
+    /// The executor for the tasks of a cluster, whose statuses go to these reports. Without a cluster, whose id is lost,
+    /// it is for all tasks of all clusters, which are only removed.
+    fn make(&self, member: Option<&MemberName>, reports: Arc<Reports>) -> Arc<dyn Executor>;
+}
+
+/// A node of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberName {
+    /// The id of the cluster.
+    pub cluster: String,
+    /// The id of the node.
+    pub node: String,
+}
 
 /// Runs tasks. Statuses go to [`Reports`](crate::Reports).
 #[async_trait]
@@ -12,7 +38,17 @@ pub trait Executor: Send + Sync {
     /// What managers are told of the node. They are told of a change within ten seconds.
     fn facts(&self) -> watch::Receiver<NodeFacts>;
 
+    /// Takes up the tasks of before the daemon's start. It is called once the gateway has recovered, before the first
+    /// changes. Idempotent.
+    async fn recover(&self);
+
     /// Takes changes over. It does not wait for tasks: the next changes come when it returns. It may be given what it
     /// has already, since each new session begins with everything. If dropped, the same changes come again.
     async fn apply(&self, changes: Changes);
+
+    /// Ends all tasks and removes them; no changes are applied meanwhile. Idempotent. If dropped, it may go on.
+    ///
+    /// # Errors
+    /// A task is left.
+    async fn remove_all(&self) -> switchyard_core::Result<()>;
 }

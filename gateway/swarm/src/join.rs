@@ -6,12 +6,13 @@
 //!           NodeCertificateStatus  until the certificate is there; it is stored, with the roots
 //! ```
 //!
-//! A node that is killed between the second call and the certificate goes on with the stored request. Only a kill
-//! between the manager's answer and the write of it leaves a node object that nobody uses: `Down` in
-//! `docker node ls`, until an operator removes it.
+//! A node that is killed between the second call and the certificate goes on with the stored request, which needs no
+//! token any more. Only a kill between the manager's answer and the write of it leaves a node object that nobody
+//! uses: `Down` in `docker node ls`, until an operator removes it.
 
 use std::time::{Duration, SystemTime};
 
+use switchyard_core::operation::step;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_proto::docker::swarmkit::v1::ca_client::CaClient;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
@@ -35,11 +36,14 @@ const ROOTS_LIMIT: Duration = Duration::from_secs(5);
 const ATTEMPTS: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_secs(2);
 
+/// How many managers a join may name. SwarmKit advises 7 at most.
+pub const JOIN_MANAGERS_MAX: usize = 16;
+
 /// What an operator asks for.
 #[derive(Debug, Clone)]
 pub struct JoinRequest {
-    /// A manager, `HOST` or `HOST:PORT`.
-    pub manager: String,
+    /// Managers, `HOST` or `HOST:PORT`: the first that answers is joined.
+    pub managers: Vec<String>,
     /// The worker token of the cluster.
     pub token: JoinToken,
     /// Whether the scheduler may place tasks on the node.
@@ -47,36 +51,72 @@ pub struct JoinRequest {
 }
 
 /// Makes this node a worker of a cluster. Idempotent as far as it can be: a join that was interrupted is continued
-/// by the next one with a token of the same cluster.
+/// by the next one with a token of the same cluster. No error shows the token.
 ///
 /// # Errors
 /// As [`Error`] says of each; [`Error::AlreadyJoined`] if the node is in a cluster. If it fails before the manager
 /// has made a node, or for a reason that is final, nothing is stored.
 pub async fn join(store: &Store, request: &JoinRequest) -> Result<Identity, Error> {
-    let JoinRequest { manager, token, availability } = request;
+    join_with_token(store, request).await.map_err(|error| withhold(error, &request.token))
+}
+
+async fn join_with_token(store: &Store, request: &JoinRequest) -> Result<Identity, Error> {
+    let JoinRequest { managers, token, availability: _ } = request;
     if let Some(identity) = store.run(|store| store.load(SystemTime::now())).await? {
         let [node, cluster] = [identity.node(), identity.cluster()].map(str::to_owned);
         return Err(Error::AlreadyJoined { node, cluster });
     }
     let digest = token.digest();
-    let roots = repeated(|| fetch_roots(manager, digest)).await?;
-    let connection = repeated(|| Connection::open(manager, Trust::Authority(&roots))).await?;
-    let resumed = match store.run(move |store| store.load_join(digest)).await? {
+    let contact = repeated(|| first_that_answers(managers, digest));
+    let (roots, connection) = step("contact_managers", contact).await?;
+    let resumed = match store.run(Store::load_join).await?.filter(|pending| pending.roots == digest) {
         Some(pending) => certificate(store, &connection, &pending).await?.map(|chain| (pending, chain)),
         None => None,
     };
     let (pending, chain) = match resumed {
         Some(resumed) => resumed,
         None => {
-            let pending = begin(store, &connection, token, *availability).await?;
+            let pending = begin(store, &connection, request).await?;
             let chain = certificate(store, &connection, &pending).await?;
             let node = pending.node.clone();
             (pending, chain.ok_or(Error::Removed { node })?)
         }
     };
+    complete(store, &connection, managers, roots, pending, chain).await
+}
+
+/// Continues a join that waits for its certificate; `None` if there is none, or the cluster does not know the node
+/// any more.
+///
+/// # Errors
+/// As [`join`]; [`Error::NoManager`] if no manager is known, so that only another join with the token continues it.
+pub async fn resume_join(store: &Store) -> Result<Option<Identity>, Error> {
+    let Some(pending) = store.run(Store::load_join).await? else { return Ok(None) };
+    let known = store.run(Store::load_managers).await?;
+    let managers: Vec<String> = known.peers().map(|peer| peer.address.clone()).collect();
+    if managers.is_empty() {
+        return Err(Error::NoManager);
+    }
+    let contact = repeated(|| first_that_answers(&managers, pending.roots));
+    let (roots, connection) = step("contact_managers", contact).await?;
+    match certificate(store, &connection, &pending).await? {
+        Some(chain) => complete(store, &connection, &managers, roots, pending, chain).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Makes the node a member.
+async fn complete(
+    store: &Store,
+    connection: &Connection,
+    managers: &[String],
+    roots: RootBundle,
+    pending: PendingJoin,
+    chain: NodeChain,
+) -> Result<Identity, Error> {
     let identity = Identity::new(roots, chain, pending.key, SystemTime::now());
     let identity = forget_if_final(store, identity).await?;
-    let managers = Managers::of([Peer { node: String::new(), address: manager.clone() }]);
+    let managers = peers(managers);
     let stored = identity.clone();
     let saved = store.run(move |store| {
         store.save_managers(&managers)?;
@@ -86,10 +126,37 @@ pub async fn join(store: &Store, request: &JoinRequest) -> Result<Identity, Erro
     tracing::info!(
         node = identity.node(),
         cluster = identity.cluster(),
-        manager,
+        manager = connection.manager(),
         "this node has joined a swarm"
     );
     Ok(identity)
+}
+
+fn peers(managers: &[String]) -> Managers {
+    Managers::of(managers.iter().map(|manager| Peer { node: String::new(), address: manager.clone() }))
+}
+
+/// The roots of the cluster, and a connection to the first manager that serves them. If none does, the error is that
+/// of a manager that could be asked, else that of the first.
+async fn first_that_answers(
+    managers: &[String],
+    digest: RootDigest,
+) -> Result<(RootBundle, Connection), Error> {
+    let mut worst: Option<Error> = None;
+    for manager in managers {
+        match contact(manager, digest).await {
+            Ok(contacted) => return Ok(contacted),
+            Err(error) if worst.is_none() || !is_passing(&error) => worst = Some(error),
+            Err(_) => {}
+        }
+    }
+    Err(worst.unwrap_or(Error::NoManager))
+}
+
+async fn contact(manager: &str, digest: RootDigest) -> Result<(RootBundle, Connection), Error> {
+    let roots = fetch_roots(manager, digest).await?;
+    let connection = Connection::open(manager, Trust::Authority(&roots)).await?;
+    Ok((roots, connection))
 }
 
 /// Asks for the roots of the cluster, and checks that they are those of the token.
@@ -114,13 +181,12 @@ async fn fetch_roots(manager: &str, expected: RootDigest) -> Result<RootBundle, 
 async fn begin(
     store: &Store,
     connection: &Connection,
-    token: &JoinToken,
-    availability: Availability,
+    JoinRequest { managers, token, availability }: &JoinRequest,
 ) -> Result<PendingJoin, Error> {
     let key = NodeKey::generate()?;
     let request = key.certificate_request()?;
     // Not repeated when the answer is lost: each call makes a node.
-    let node = issuance::request(connection, &request, token.as_sent(), availability).await?;
+    let node = issuance::request(connection, &request, token.as_sent(), *availability).await?;
     tracing::info!(
         node,
         manager = connection.manager(),
@@ -128,7 +194,12 @@ async fn begin(
     );
     let pending = PendingJoin { node, roots: token.digest(), request, key };
     let stored = pending.clone();
-    store.run(move |store| store.save_join(&stored)).await?;
+    let managers = peers(managers);
+    let saved = store.run(move |store| {
+        store.save_join(&stored)?;
+        store.save_managers(&managers)
+    });
+    saved.await?;
     Ok(pending)
 }
 
@@ -138,10 +209,11 @@ async fn certificate(
     connection: &Connection,
     pending: &PendingJoin,
 ) -> Result<Option<NodeChain>, Error> {
-    match issuance::wait(connection, &pending.node, &pending.request).await {
+    let wait = issuance::wait(connection, &pending.node, &pending.request);
+    match step("wait_for_certificate", wait).await {
         Err(Error::Refused { status, .. }) if status.code() == Code::NotFound => {
             tracing::warn!(node = pending.node, "the swarm does not know the node of an unfinished join");
-            store.run(Store::forget_join).await?;
+            store.run(Store::abandon_join).await?;
             Ok(None)
         }
         chain => forget_if_final(store, chain).await.map(Some),
@@ -154,7 +226,7 @@ async fn forget_if_final<T>(store: &Store, result: Result<T, Error>) -> Result<T
         .as_ref()
         .is_err_and(|error| error.is_final() || matches!(error, Error::InvalidCertificate { .. }))
     {
-        store.run(Store::forget_join).await?;
+        store.run(Store::abandon_join).await?;
     }
     result
 }
@@ -174,7 +246,22 @@ async fn repeated<T, F: Future<Output = Result<T, Error>>>(try_it: impl Fn() -> 
     }
 }
 
-fn is_passing(error: &Error) -> bool {
+/// The error without the secret of the token, which a manager may repeat.
+fn withhold(error: Error, token: &JoinToken) -> Error {
+    match error {
+        Error::Refused { manager, call, status } => {
+            let message = token.withheld_from(status.message());
+            Error::Refused { manager, call, status: Box::new(tonic::Status::new(status.code(), message)) }
+        }
+        Error::CertificateRefused { node, reason } => {
+            Error::CertificateRefused { node, reason: token.withheld_from(&reason) }
+        }
+        other => other,
+    }
+}
+
+/// Whether another attempt may succeed: no manager can be reached, or there is no leader.
+pub(crate) fn is_passing(error: &Error) -> bool {
     if let Error::Refused { status, .. } = error {
         return matches!(status.code(), Code::Aborted | Code::Unavailable);
     }

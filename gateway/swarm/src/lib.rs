@@ -3,6 +3,7 @@
 //! ```text
 //!  join ───────────── CA, NodeCA ──► a manager    the first certificate, by a join token
 //!    └─► store: roots, certificate, key, managers
+//! node ── actor: joins, leaves, and runs the agent
 //! agent ┬ sessions ─── Dispatcher ──► one of the managers ─► assignments ─► Executor ─► Reports
 //!       └ renewals ─── NodeCA ──────► one of the managers
 //!
@@ -32,6 +33,7 @@ mod life;
 mod managers;
 mod membership;
 mod names;
+mod node;
 mod plan;
 mod random;
 mod record;
@@ -55,13 +57,15 @@ mod worker;
 
 pub use agent::Agent;
 pub use certificates::{Issuer, NodeChain, NodeSubject, PEM_MAX, RootBundle, Unverified, ValidityPeriod};
+pub use connection::check_address;
 pub use error::{BoxedError, Error};
-pub use executor::Executor;
+pub use executor::{Executor, MakeExecutor, MemberName, RejectingExecutor};
 pub use identity::Identity;
-pub use join::{JoinRequest, join};
+pub use join::{JOIN_MANAGERS_MAX, JoinRequest, join, resume_join};
 pub use key::NodeKey;
 pub use managers::{Managers, Peer};
 pub use names::names;
+pub use node::{JoinByFile, NodeActor, NodeParts, NodePhase, NodeStatus, SwarmNode};
 pub use plan::{
     HealthCheck, HealthCommand, LogRotation, PlanContext, PublishedPort, ServiceImage, TaskFile, TaskPlan,
 };
@@ -71,6 +75,6 @@ pub use session::assignments::{Assignments, Change, Changes, ITEMS_MAX, Unapplic
 pub use session::description::NodeFacts;
 pub use session::reports::Reports;
 pub use status::{RATE_LIMIT_PAUSE, Reaction, reaction, reaction_to};
-pub use store::{PendingJoin, Store};
+pub use store::{Departure, DepartureCause, PendingJoin, Store};
 pub use task_executor::{TaskExecutor, TaskExecutorSettings};
 pub use token::{JoinToken, RootDigest};

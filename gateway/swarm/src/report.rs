@@ -9,12 +9,18 @@ pub struct AgentReport {
     pub cluster: String,
     /// The id of the node.
     pub node: String,
-    /// When the certificate ends.
+    /// When the certificate was issued.
+    pub certificate_begins: SystemTime,
+    /// When it ends.
     pub certificate_ends: SystemTime,
     /// The manager of the session that is open; `None` if there is none.
     pub manager: Option<String>,
+    /// Since when there is that session, or none.
+    pub since: SystemTime,
     /// How many sessions were opened since the agent began.
     pub sessions: u64,
+    /// How many sessions have failed, or could not be opened, since then.
+    pub failures: u64,
     /// Why the last session ended or could not be opened; `None` after one was opened.
     pub session_error: Option<String>,
     /// Why the last renewal of the certificate failed; `None` after one that did not.
@@ -64,9 +70,12 @@ mod tests {
         let well = AgentReport {
             cluster: "c".to_owned(),
             node: "n".to_owned(),
+            certificate_begins: SystemTime::UNIX_EPOCH,
             certificate_ends: SystemTime::UNIX_EPOCH,
+            since: SystemTime::UNIX_EPOCH,
             manager: Some("m:2377".to_owned()),
             sessions: 1,
+            failures: 0,
             session_error: None,
             renewal_error: None,
             is_promoted: false,

@@ -61,6 +61,15 @@ pub fn reaction_to(error: &Error) -> Reaction {
     if let Error::Refused { status, .. } = error { reaction(status) } else { Reaction::OtherManager }
 }
 
+/// Whether a manager, or this node itself, has found the join token wrong, so that it makes no sense to try it again.
+pub(crate) fn refuses_token(error: &Error) -> bool {
+    if let Error::Refused { status, .. } = error {
+        // A manager that does not like the certificate request tells so with the status of the node.
+        return status.code() == Code::InvalidArgument;
+    }
+    matches!(error, Error::InvalidToken { .. } | Error::FipsCluster | Error::OtherRoot { .. })
+}
+
 /// Where the code alone does not tell: the texts of swarmkit, `ca/auth.go`, `manager/dispatcher/errors.go` and
 /// `manager/dispatcher/nodes.go`. They have not changed since 2016.
 const REMOVED: &str = "was removed from swarm";

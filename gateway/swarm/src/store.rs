@@ -6,8 +6,10 @@
 //! | `node.pem` | the certificate of the node, those behind it, and the private key |
 //! | `managers.json` | the managers that were last told |
 //! | `join.json` | a join that waits for its certificate |
+//! | `departure.json` | which swarm the node has left or was removed from, until it joins again |
 //!
-//! The node is a member if and only if there is `node.pem`. Certificate and key are one file because they belong
+//! The node is a member if and only if there is `node.pem`, and `departure.json` does not say that it has left: then
+//! the rest of the leave is to be done. Certificate and key are one file because they belong
 //! together: each file is replaced by a rename, so that a kill leaves the old or the new one. New roots are
 //! written before a new certificate when a node joins, and after it when a CA is rotated; in both cases the
 //! certificate that is stored leads to the roots that are stored.
@@ -37,6 +39,7 @@ const ROOTS: &str = "root-ca.crt";
 const NODE: &str = "node.pem";
 const MANAGERS: &str = "managers.json";
 const JOIN: &str = "join.json";
+const DEPARTURE: &str = "departure.json";
 
 /// What the key begins with in `node.pem`, behind the certificates.
 const KEY_BEGIN: &[u8] = b"-----BEGIN PRIVATE KEY-----";
@@ -47,8 +50,9 @@ const FILE_MAX: u64 = 128 << 10;
 /// How long the disk may take.
 const DISK_LIMIT: Duration = Duration::from_secs(30);
 
-/// The version of the format of `join.json`.
+/// The version of the format of `join.json`, and that of `departure.json`.
 const JOIN_VERSION: u32 = 1;
+const DEPARTURE_VERSION: u32 = 1;
 
 /// The directory of a membership.
 #[derive(Debug, Clone)]
@@ -67,6 +71,37 @@ pub struct PendingJoin {
     pub request: String,
     /// The key of the request.
     pub key: NodeKey,
+}
+
+/// A cluster that the node is no member of any more. While it is stored, the node joins none by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Departure {
+    /// The id of the cluster; empty if it was not known any more.
+    pub cluster: String,
+    /// The id of the node; empty if there was none, or it was not known any more.
+    pub node: String,
+    /// How it came to it.
+    pub cause: DepartureCause,
+}
+
+/// Why a node is no member any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DepartureCause {
+    /// An operator of this node wanted it to leave.
+    Left,
+    /// Somebody removed the node from the cluster. Its certificate is still stored.
+    Removed,
+}
+
+/// [`Departure`] as it is stored.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DepartureFile {
+    version: u32,
+    cluster: String,
+    node: String,
+    cause: DepartureCause,
 }
 
 /// [`PendingJoin`] as it is stored.
@@ -145,6 +180,9 @@ impl Store {
     /// [`Error::File`].
     pub fn save_joined(&self, identity: &Identity) -> Result<(), Error> {
         self.save_roots(identity)?;
+        // With a certificate beside it, it would tell of a leave that is not complete.
+        self.remove(DEPARTURE)?;
+        reach(Step::SwarmDepartureForgotten);
         self.save_certificate(identity)?;
         self.forget_join()
     }
@@ -193,14 +231,13 @@ impl Store {
         Ok(())
     }
 
-    /// The join that waits for its certificate, if it is of the cluster with these roots. One that cannot be read
-    /// counts as none. Blocks on the file system.
+    /// The join that waits for its certificate. One that cannot be read counts as none. Blocks on the file system.
     ///
     /// # Errors
     /// [`Error::File`].
-    pub fn load_join(&self, roots: RootDigest) -> Result<Option<PendingJoin>, Error> {
+    pub fn load_join(&self) -> Result<Option<PendingJoin>, Error> {
         let Some(contents) = self.read(JOIN)? else { return Ok(None) };
-        pending(&contents, roots).or_else(|reason| {
+        pending(&contents).map(Some).or_else(|reason| {
             let path = self.dir.join(JOIN);
             tracing::warn!(path = %path.display(), reason, "an unfinished join cannot be continued");
             Ok(None)
@@ -242,18 +279,84 @@ impl Store {
         managers(&contents).map_err(|reason| Error::InvalidFile { path: self.dir.join(MANAGERS), reason })
     }
 
+    /// Forgets a join that is not to be continued, with all that was stored for it. Idempotent. Blocks on the file
+    /// system.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn abandon_join(&self) -> Result<(), Error> {
+        self.forget_join()?;
+        if self.read(NODE)?.is_none() {
+            self.remove(MANAGERS)?;
+            self.remove(ROOTS)?;
+            self.remove_dir_if_empty()?;
+        }
+        Ok(())
+    }
+
+    /// Stores that the node is no member any more. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn save_departure(&self, departure: &Departure) -> Result<(), Error> {
+        let Departure { cluster, node, cause } = departure.clone();
+        let file = DepartureFile { version: DEPARTURE_VERSION, cluster, node, cause };
+        let contents = serde_json::to_vec_pretty(&file)
+            .map_err(|fault| self.failed("write", DEPARTURE)(fault.into()))?;
+        self.replace(DEPARTURE, &contents)?;
+        reach(Step::SwarmDepartureSaved);
+        Ok(())
+    }
+
+    /// The cluster that the node is no member of any more. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`Error::File`], [`Error::InvalidFile`].
+    pub fn load_departure(&self) -> Result<Option<Departure>, Error> {
+        let Some(contents) = self.read(DEPARTURE)? else { return Ok(None) };
+        let unusable = |reason| Error::InvalidFile { path: self.dir.join(DEPARTURE), reason };
+        let file: DepartureFile =
+            serde_json::from_slice(&contents).map_err(|fault| unusable(place_of(&fault)))?;
+        let DepartureFile { version, cluster, node, cause } = file;
+        if version != DEPARTURE_VERSION {
+            return Err(unusable(format!("its version is {version}")));
+        }
+        Ok(Some(Departure { cluster, node, cause }))
+    }
+
+    /// Stores that the node has left its cluster, and removes everything else. Idempotent: if it is killed, the next
+    /// call does the rest. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn leave(&self, departure: &Departure) -> Result<(), Error> {
+        self.save_departure(departure)?;
+        self.remove_membership()
+    }
+
     /// Removes everything. Idempotent. Blocks on the file system.
     ///
     /// # Errors
     /// [`Error::File`].
     pub fn wipe(&self) -> Result<(), Error> {
+        self.remove_membership()?;
+        self.remove(DEPARTURE)?;
+        self.remove_dir_if_empty()
+    }
+
+    fn remove_membership(&self) -> Result<(), Error> {
         self.forget_join()?;
         self.remove(NODE)?;
         reach(Step::NodeCertificateRemoved);
         self.remove(MANAGERS)?;
-        self.remove(ROOTS)?;
+        self.remove(ROOTS)
+    }
+
+    fn remove_dir_if_empty(&self) -> Result<(), Error> {
         match fs::remove_dir(&self.dir) {
-            Err(fault) if fault.kind() != ErrorKind::NotFound => Err(self.failed("remove", "")(fault)),
+            Err(fault) if !matches!(fault.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
+                Err(self.failed("remove", "")(fault))
+            }
             Ok(()) | Err(_) => Ok(()),
         }
     }
@@ -319,17 +422,15 @@ impl Store {
     }
 }
 
-/// Reads a stored join; `None` if it is of a cluster with other roots.
-pub(crate) fn pending(contents: &[u8], roots: RootDigest) -> Result<Option<PendingJoin>, String> {
+/// Reads a stored join.
+pub(crate) fn pending(contents: &[u8]) -> Result<PendingJoin, String> {
     let file: JoinFile = serde_json::from_slice(contents).map_err(|fault| place_of(&fault))?;
     if file.version != JOIN_VERSION {
         return Err(format!("its version is {}", file.version));
     }
-    if file.roots != roots.to_string() {
-        return Ok(None);
-    }
+    let roots = RootDigest::from_base36(&file.roots).ok_or("its digest is no number")?;
     let key = NodeKey::from_pem(file.key.as_bytes()).map_err(|error| error.report())?;
-    Ok(Some(PendingJoin { node: file.node, roots, request: file.request, key }))
+    Ok(PendingJoin { node: file.node, roots, request: file.request, key })
 }
 
 /// Reads stored managers.

@@ -42,6 +42,12 @@ impl JoinToken {
         self.digest
     }
 
+    /// A text of somebody else, without the secret.
+    pub(crate) fn withheld_from(&self, text: &str) -> String {
+        let secret = self.text.rsplit('-').next().unwrap_or(&self.text);
+        text.replace(secret, "(withheld)")
+    }
+
     /// The token as it is sent to a manager.
     pub(crate) fn as_sent(&self) -> &str {
         &self.text
@@ -108,7 +114,7 @@ impl RootDigest {
     }
 
     /// A number below 2^256 in base 36.
-    fn from_base36(text: &str) -> Option<Self> {
+    pub(crate) fn from_base36(text: &str) -> Option<Self> {
         let mut number = [0_u8; 32];
         for byte in text.bytes() {
             let mut carry = u32::from(digit(byte)?);

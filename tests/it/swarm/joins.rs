@@ -82,7 +82,7 @@ fn manager_that_is_none_or_absent_is_told() {
     let dir = state(&cluster, "a");
     let token = cluster.token("worker").parse().expect("it is valid");
     let request = switchyard_swarm::JoinRequest {
-        manager: "127.0.0.9:2377".to_owned(),
+        managers: vec!["127.0.0.9:2377".to_owned()],
         token,
         availability: Availability::Drain,
     };

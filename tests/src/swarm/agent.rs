@@ -41,8 +41,14 @@ impl Executor for IdleExecutor {
         self.facts.subscribe()
     }
 
+    async fn recover(&self) {}
+
     async fn apply(&self, changes: Changes) {
         self.changes.lock().push(changes);
+    }
+
+    async fn remove_all(&self) -> switchyard_core::Result<()> {
+        Ok(())
     }
 }
 
@@ -67,7 +73,7 @@ pub fn try_join(
 ) -> Result<Identity, Error> {
     let store = Store::new(dir.to_owned());
     let token = token.parse()?;
-    let request = JoinRequest { manager: cluster.address(0), token, availability };
+    let request = JoinRequest { managers: vec![cluster.address(0)], token, availability };
     cluster.within(move || block_on(join(&store, &request))).join().expect("a join does not panic")
 }
 

@@ -78,6 +78,10 @@ kinds! {
     SetLogLevel = "set_log_level",
     /// Restarts a process that the daemon manages.
     RestartProcess = "restart_process",
+    /// Makes the node a worker of a Docker swarm.
+    JoinSwarm = "join_swarm",
+    /// Ends the node's part in its swarm.
+    LeaveSwarm = "leave_swarm",
 }
 
 impl fmt::Display for OperationKind {

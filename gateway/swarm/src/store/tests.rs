@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::{JOIN, NODE, PendingJoin, ROOTS, Store};
+use super::{DEPARTURE, Departure, DepartureCause, JOIN, NODE, PendingJoin, ROOTS, Store};
 use crate::certificates::{NodeChain, RootBundle};
 use crate::error::Error;
 use crate::identity::Identity;
@@ -76,22 +76,50 @@ fn renewed_certificate_replaces_the_old_one_and_its_key_together() {
 }
 
 #[test]
-fn unfinished_join_is_read_back_for_its_cluster_alone() {
+fn unfinished_join_is_read_back_with_its_cluster() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path().join("swarm"));
-    let [ours, others] = [b"ours", b"else"].map(|pem| RootDigest::of(pem));
-    assert!(store.load_join(ours).unwrap().is_none());
-    let join = pending(ours);
+    let roots = RootDigest::of(b"ours");
+    assert!(store.load_join().unwrap().is_none());
+    let join = pending(roots);
     store.save_join(&join).unwrap();
-    let read = store.load_join(ours).unwrap().unwrap();
-    assert_eq!((read.node, read.request), (join.node, join.request));
+    let read = store.load_join().unwrap().unwrap();
+    assert_eq!((read.node, read.request, read.roots), (join.node, join.request, roots));
     assert_eq!(read.key.public_key().unwrap(), join.key.public_key().unwrap());
-    assert!(store.load_join(others).unwrap().is_none());
     assert!(store.load(now()).unwrap().is_none(), "a join is no membership");
     fs::write(dir.path().join("swarm").join(JOIN), "{}").unwrap();
-    assert!(store.load_join(ours).unwrap().is_none());
-    store.forget_join().unwrap();
-    store.forget_join().unwrap();
+    assert!(store.load_join().unwrap().is_none());
+    store.save_managers(&Managers::of([Peer { node: String::new(), address: "m:1".to_owned() }])).unwrap();
+    store.abandon_join().unwrap();
+    store.abandon_join().unwrap();
+    assert!(!dir.path().join("swarm").exists());
+}
+
+#[test]
+fn departure_is_kept_by_a_leave_and_ends_with_the_next_membership() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = TestAuthority::new(dir.path(), "a");
+    let path = dir.path().join("swarm");
+    let store = Store::new(path.clone());
+    assert_eq!(store.load_departure().unwrap(), None);
+    let removed = Departure { cluster: "c".to_owned(), node: "n".to_owned(), cause: DepartureCause::Removed };
+    store.save_joined(&identity(&authority)).unwrap();
+    store.save_departure(&removed).unwrap();
+    assert!(store.load(now()).unwrap().is_some(), "what was removed can still be named");
+    assert_eq!(store.load_departure().unwrap(), Some(removed.clone()));
+    let left = Departure { cause: DepartureCause::Left, ..removed };
+    store.leave(&left).unwrap();
+    store.leave(&left).unwrap();
+    assert_eq!(names(&path), [DEPARTURE]);
+    assert_eq!(store.load_departure().unwrap(), Some(left));
+    store.abandon_join().unwrap();
+    assert_eq!(names(&path), [DEPARTURE]);
+    store.save_joined(&identity(&authority)).unwrap();
+    assert_eq!(store.load_departure().unwrap(), None);
+    fs::write(path.join(DEPARTURE), "{\"version\": 2}").unwrap();
+    assert!(matches!(store.load_departure(), Err(Error::InvalidFile { .. })));
+    store.wipe().unwrap();
+    assert!(!path.exists());
 }
 
 #[test]

@@ -1,0 +1,243 @@
+//! This node as a worker of a swarm, or of none.
+//!
+//! ```text
+//! not joined ──join──► joining ──► member ──► ended: removed, expired, unusable
+//!      ▲                  │          │          │
+//!      └──────leave───────┴──────────┴──────────┘
+//! ```
+//!
+//! One actor does everything, one thing after the other. What it has begun is on disk, so that it goes on after a
+//! restart of the daemon. A node that has left a swarm, or was removed from it, joins none by itself.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use switchyard_core::gateway::Scope;
+use switchyard_core::operation::{Caller, Operations};
+use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::error::Error;
+use crate::executor::{MakeExecutor, MemberName};
+use crate::join::JoinRequest;
+use crate::report::AgentReport;
+use crate::store::Departure;
+
+mod activities;
+mod actor;
+#[cfg(test)]
+mod tests;
+mod token_file;
+
+pub use actor::NodeActor;
+
+/// How many requests may wait for the actor, which answers each at once.
+const COMMANDS_MAX: usize = 16;
+
+/// What the actor needs.
+pub struct NodeParts {
+    /// The directory of the membership.
+    pub dir: PathBuf,
+    /// How to join without being asked.
+    pub join_by_file: Option<JoinByFile>,
+    /// The objects of Swarm.
+    pub scope: Scope,
+    /// Where joins and leaves are registered.
+    pub operations: Operations,
+    /// What runs tasks.
+    pub maker: Arc<dyn MakeExecutor>,
+}
+
+/// A join that the configuration asks for.
+#[derive(Debug, Clone)]
+pub struct JoinByFile {
+    /// The file with the token.
+    pub token_file: PathBuf,
+    /// The managers.
+    pub managers: Vec<String>,
+    /// The availability to begin with.
+    pub availability: Availability,
+}
+
+/// The handle to the actor. Clones share it.
+#[derive(Debug, Clone)]
+pub struct SwarmNode {
+    commands: mpsc::Sender<NodeCommand>,
+    state: watch::Receiver<NodeState>,
+}
+
+/// Where a request's result goes.
+type Reply = oneshot::Sender<Result<(), Error>>;
+
+/// A request to the actor.
+#[derive(Debug)]
+enum NodeCommand {
+    Join { request: JoinRequest, caller: Option<Caller>, reply: Reply },
+    Leave { caller: Option<Caller>, reply: Reply },
+}
+
+/// How the node is.
+#[derive(Debug, Clone)]
+pub struct NodeStatus {
+    /// In which part of the diagram.
+    pub phase: NodePhase,
+    /// Since when.
+    pub since: SystemTime,
+    /// How many sessions were opened since the start of the daemon.
+    pub sessions: u64,
+    /// How many sessions have failed, or could not be opened, since then.
+    pub failures: u64,
+}
+
+/// Whether the node is a worker of a swarm.
+#[derive(Debug, Clone)]
+pub enum NodePhase {
+    /// It is in no swarm, and does not try to.
+    NotJoined {
+        /// The swarm that it was in.
+        departure: Option<Departure>,
+        /// Why it has not joined, if it has tried to.
+        error: Option<String>,
+    },
+    /// It joins one.
+    Joining {
+        /// Why it has not succeeded yet.
+        error: Option<String>,
+    },
+    /// It is in one.
+    Member(AgentReport),
+    /// It leaves one.
+    Leaving(Option<MemberName>),
+    /// It was in one, and cannot be any more. An operator has to let it leave.
+    Ended {
+        /// Which one, if that is still known.
+        member: Option<MemberName>,
+        /// Why.
+        error: String,
+    },
+}
+
+/// [`NodeStatus`] as the actor has it.
+#[derive(Debug, Clone)]
+struct NodeState {
+    phase: CurrentPhase,
+    since: SystemTime,
+    /// What earlier agents have counted.
+    sessions: u64,
+    failures: u64,
+}
+
+/// [`NodePhase`] as the actor has it: the report of a member changes by itself.
+#[derive(Debug, Clone)]
+enum CurrentPhase {
+    NotJoined { departure: Option<Departure>, error: Option<String> },
+    Joining { error: Option<String>, is_asked_for: bool },
+    Member(watch::Receiver<AgentReport>),
+    Leaving(Option<MemberName>),
+    Ended { member: Option<MemberName>, error: String },
+}
+
+impl fmt::Debug for NodeParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeParts").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+// === impl SwarmNode ===
+
+impl SwarmNode {
+    /// The handle, and the actor that has to be run.
+    #[must_use]
+    pub fn new(parts: NodeParts) -> (Self, NodeActor) {
+        let (commands, received) = mpsc::channel(COMMANDS_MAX);
+        let (state, shown) = watch::channel(NodeState::new());
+        (Self { commands, state: shown }, NodeActor::new(parts, received, state))
+    }
+
+    /// Joins a swarm, for the current caller. If dropped, the join goes on.
+    ///
+    /// # Errors
+    /// - As [`join`](crate::join()).
+    /// - [`Error::StillMember`], [`Error::Busy`], [`Error::Abandoned`], [`Error::Stopping`].
+    pub async fn join(&self, request: JoinRequest) -> Result<(), Error> {
+        self.ask(|caller, reply| NodeCommand::Join { request, caller, reply }).await
+    }
+
+    /// Ends and removes the tasks of the swarm, and forgets it, for the current caller. The managers are told nothing:
+    /// there is no call for it. If dropped, the leave goes on.
+    ///
+    /// # Errors
+    /// - [`Error::NotJoined`], [`Error::Busy`], [`Error::TasksLeft`], [`Error::Stopping`].
+    /// - [`Error::File`]: a part of the membership is left; another leave removes it.
+    pub async fn leave(&self) -> Result<(), Error> {
+        self.ask(|caller, reply| NodeCommand::Leave { caller, reply }).await
+    }
+
+    /// How the node is.
+    #[must_use]
+    pub fn status(&self) -> NodeStatus {
+        self.state.borrow().status()
+    }
+
+    async fn ask(&self, command: impl FnOnce(Option<Caller>, Reply) -> NodeCommand) -> Result<(), Error> {
+        let (reply, result) = oneshot::channel();
+        self.commands.send(command(Caller::current(), reply)).await.map_err(|_| Error::Stopping)?;
+        result.await.map_err(|_| Error::Stopping)?
+    }
+}
+
+// === impl NodeStatus ===
+
+impl NodeStatus {
+    /// What an operator has to mend, each with what to do; empty if nothing.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        match &self.phase {
+            NodePhase::NotJoined { departure: _, error } | NodePhase::Joining { error } => {
+                error.iter().cloned().collect()
+            }
+            NodePhase::Member(report) => report.problems(),
+            NodePhase::Leaving(_) => Vec::new(),
+            NodePhase::Ended { member: _, error } => vec![error.clone()],
+        }
+    }
+}
+
+// === impl NodeState ===
+
+impl NodeState {
+    fn new() -> Self {
+        let phase = CurrentPhase::NotJoined { departure: None, error: None };
+        Self { phase, since: SystemTime::now(), sessions: 0, failures: 0 }
+    }
+
+    fn status(&self) -> NodeStatus {
+        let Self { phase, since, mut sessions, mut failures } = self.clone();
+        let phase = match phase {
+            CurrentPhase::NotJoined { departure, error } => NodePhase::NotJoined { departure, error },
+            CurrentPhase::Joining { error, is_asked_for: _ } => NodePhase::Joining { error },
+            CurrentPhase::Member(report) => {
+                let report = report.borrow().clone();
+                sessions += report.sessions;
+                failures += report.failures;
+                NodePhase::Member(report)
+            }
+            CurrentPhase::Leaving(member) => NodePhase::Leaving(member),
+            CurrentPhase::Ended { member, error } => NodePhase::Ended { member, error },
+        };
+        NodeStatus { phase, since, sessions, failures }
+    }
+
+    /// Enters a phase. What the agent of the former one has counted is kept.
+    fn enter(&mut self, phase: CurrentPhase) {
+        if let CurrentPhase::Member(report) = &self.phase {
+            let report = report.borrow();
+            self.sessions += report.sessions;
+            self.failures += report.failures;
+        }
+        self.phase = phase;
+        self.since = SystemTime::now();
+    }
+}

@@ -1,0 +1,205 @@
+//! What the actor does besides answering: each is a future whose end decides what comes next.
+
+use std::future::pending;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use switchyard_core::backoff::Backoff;
+use switchyard_core::gateway::Scope;
+use switchyard_core::id::Owner;
+use switchyard_core::operation::{Caller, OperationKind, Operations, Subject, step};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{CurrentPhase, JoinByFile, NodeState, token_file};
+use crate::agent::Agent;
+use crate::error::Error;
+use crate::executor::Executor;
+use crate::identity::Identity;
+use crate::join::{JoinRequest, is_passing, join, resume_join};
+use crate::status::refuses_token;
+use crate::store::{Departure, Store};
+
+/// The pauses between attempts to join that nobody waits for.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(300);
+
+/// How often a token file that cannot be used is looked at.
+const FOLLOW: Duration = Duration::from_secs(5);
+
+/// How long all tasks together may take to end when the node leaves.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(180);
+
+/// How an activity has ended.
+pub(super) enum ActivityEnd {
+    /// A join; without an identity there is nothing to continue any more.
+    Joined(Result<Option<Identity>, Error>),
+    /// The agent of a membership, which only an error ends.
+    Ended(Error),
+    /// A leave.
+    Left(Result<Departure, Error>),
+}
+
+/// What the actor is occupied with. It may be dropped at any time.
+pub(super) type Activity = Pin<Box<dyn Future<Output = ActivityEnd> + Send>>;
+
+/// Nothing.
+pub(super) fn rest() -> Activity {
+    Box::pin(pending())
+}
+
+/// Joins as somebody asks for it.
+pub(super) fn join_as_asked(
+    store: Store,
+    operations: &Operations,
+    request: JoinRequest,
+    caller: Option<Caller>,
+) -> Activity {
+    let subject = Subject::argument(&request.managers.join(","));
+    let operation = operations.begin(OperationKind::JoinSwarm, Some(Owner::Swarm), caller, subject);
+    Box::pin(async move {
+        let work = Box::pin(join(&store, &request));
+        ActivityEnd::Joined(operation.run_with(work, as_core).await.map(Some))
+    })
+}
+
+/// Joins as the configuration has it, for as long as it takes.
+pub(super) fn join_by_file(
+    store: Store,
+    operations: Operations,
+    file: JoinByFile,
+    state: watch::Sender<NodeState>,
+) -> Activity {
+    Box::pin(async move {
+        let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
+        loop {
+            let stamp = token_file::stamp(&file.token_file).await;
+            let error = match Box::pin(attempt(&store, &operations, &file)).await {
+                Ok(identity) => return ActivityEnd::Joined(Ok(Some(identity))),
+                Err(error) => error,
+            };
+            show(&state, &error);
+            let needs_other_token =
+                refuses_token(&error) || error.is_final() || matches!(error, Error::TokenFile { .. });
+            if needs_other_token {
+                wait_for_change(&file.token_file, stamp).await;
+                backoff.reset();
+            } else {
+                backoff.wait().await;
+            }
+        }
+    })
+}
+
+async fn attempt(store: &Store, operations: &Operations, file: &JoinByFile) -> Result<Identity, Error> {
+    let JoinByFile { token_file, managers, availability } = file;
+    let token = token_file::read(token_file).await?;
+    let request = JoinRequest { managers: managers.clone(), token, availability: *availability };
+    let subject = Subject::argument(&managers.join(","));
+    let operation = operations.begin(OperationKind::JoinSwarm, Some(Owner::Swarm), None, subject);
+    operation.run_with(Box::pin(join(store, &request)), as_core).await
+}
+
+async fn wait_for_change(file: &Path, known: token_file::FileStamp) {
+    while token_file::stamp(file).await == known {
+        sleep(FOLLOW).await;
+    }
+}
+
+/// Continues a join that a restart of the daemon has interrupted.
+pub(super) fn resume(store: Store, operations: Operations, state: watch::Sender<NodeState>) -> Activity {
+    Box::pin(async move {
+        let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
+        loop {
+            let subject = Subject::default();
+            let operation = operations.begin(OperationKind::JoinSwarm, Some(Owner::Swarm), None, subject);
+            match operation.run_with(Box::pin(resume_join(&store)), as_core).await {
+                Err(error) if is_passing(&error) || matches!(error, Error::CertificateLate { .. }) => {
+                    show(&state, &error);
+                    backoff.wait().await;
+                }
+                joined => return ActivityEnd::Joined(joined),
+            }
+        }
+    })
+}
+
+/// Tells why the node has not joined yet. The log has each reason once.
+fn show(state: &watch::Sender<NodeState>, error: &Error) {
+    let text = error.report();
+    let is_new = state.send_if_modified(|state| {
+        if let CurrentPhase::Joining { error, is_asked_for: _ } = &mut state.phase
+            && error.as_ref() != Some(&text)
+        {
+            *error = Some(text.clone());
+            return true;
+        }
+        false
+    });
+    if is_new {
+        tracing::warn!(error = text, "this node has not joined its swarm yet");
+    }
+}
+
+/// Is a member, once it is known which tasks run.
+pub(super) fn be_member(scope: Scope, executor: Arc<dyn Executor>, agent: Agent) -> Activity {
+    Box::pin(async move {
+        scope.recovered().await;
+        executor.recover().await;
+        match Box::pin(agent.run(CancellationToken::new())).await {
+            Err(error) => ActivityEnd::Ended(error),
+            // Nobody cancels it: it is dropped.
+            Ok(()) => pending().await,
+        }
+    })
+}
+
+/// Ends and removes the tasks, and then forgets the membership.
+pub(super) fn leave(
+    store: Store,
+    operations: &Operations,
+    executor: Arc<dyn Executor>,
+    departure: Departure,
+    caller: Option<Caller>,
+) -> Activity {
+    let subject = Subject::argument(&departure.node);
+    let operation = operations.begin(OperationKind::LeaveSwarm, Some(Owner::Swarm), caller, subject);
+    Box::pin(async move {
+        let left = departure.clone();
+        let work = async {
+            step("remove_tasks", remove_tasks(&*executor)).await?;
+            store.run(move |store| store.leave(&left)).await
+        };
+        ActivityEnd::Left(operation.run_with(work, as_core).await.map(|()| departure))
+    })
+}
+
+async fn remove_tasks(executor: &dyn Executor) -> Result<(), Error> {
+    let removed = timeout(REMOVAL_LIMIT, executor.remove_all()).await;
+    let removed = removed.unwrap_or_else(|_| {
+        let seconds = REMOVAL_LIMIT.as_secs();
+        Err(switchyard_core::Error::deadline(format!("they have not ended within {seconds} s")))
+    });
+    removed.map_err(|cause| Error::TasksLeft { cause })
+}
+
+/// What is stored, when the daemon starts.
+pub(super) struct StoredState {
+    pub(super) identity: Result<Option<Identity>, Error>,
+    pub(super) departure: Result<Option<Departure>, Error>,
+    pub(super) has_unfinished_join: bool,
+}
+
+/// Reads what is stored. Blocks on the file system.
+pub(super) fn load(store: &Store) -> Result<StoredState, Error> {
+    let identity = store.load(SystemTime::now());
+    let has_unfinished_join = store.load_join()?.is_some();
+    Ok(StoredState { identity, departure: store.load_departure(), has_unfinished_join })
+}
+
+fn as_core(error: &Error) -> switchyard_core::Error {
+    switchyard_core::Error::new(error.kind(), error.report())
+}

@@ -1,0 +1,328 @@
+//! The actor: begins activities, and follows their ends and the requests of operators.
+
+use std::sync::Arc;
+
+use switchyard_core::gateway::Scope;
+use switchyard_core::operation::{Caller, Operations};
+use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
+use tokio::sync::{mpsc, watch};
+
+use super::activities::{self, Activity, ActivityEnd, StoredState};
+use super::{CurrentPhase, JoinByFile, NodeCommand, NodeParts, NodeState, Reply};
+use crate::agent::Agent;
+use crate::error::Error;
+use crate::executor::{Executor, MakeExecutor, MemberName};
+use crate::identity::Identity;
+use crate::join::JoinRequest;
+use crate::session::reports::Reports;
+use crate::store::{Departure, DepartureCause, Store};
+
+/// Runs the node's membership.
+pub struct NodeActor {
+    store: Store,
+    join_by_file: Option<JoinByFile>,
+    scope: Scope,
+    operations: Operations,
+    maker: Arc<dyn MakeExecutor>,
+    commands: mpsc::Receiver<NodeCommand>,
+    state: watch::Sender<NodeState>,
+    /// The executor of the membership, while the agent runs and after its end.
+    executor: Option<Arc<dyn Executor>>,
+    /// Who waits for the end of the join or leave in progress.
+    waiting: Option<Reply>,
+}
+
+impl std::fmt::Debug for NodeActor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeActor").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+// === impl NodeActor ===
+
+impl NodeActor {
+    pub(super) fn new(
+        parts: NodeParts,
+        commands: mpsc::Receiver<NodeCommand>,
+        state: watch::Sender<NodeState>,
+    ) -> Self {
+        let NodeParts { dir, join_by_file, scope, operations, maker } = parts;
+        Self {
+            store: Store::new(dir),
+            join_by_file,
+            scope,
+            operations,
+            maker,
+            commands,
+            state,
+            executor: None,
+            waiting: None,
+        }
+    }
+
+    /// Goes on with what is stored, and does what is asked for, until there is no handle any more. If dropped, the
+    /// managers are told nothing, tasks go on, and the next run goes on with everything.
+    pub async fn run(mut self) {
+        let mut activity = self.begin().await;
+        loop {
+            tokio::select! {
+                end = &mut activity => activity = self.follow(end).await,
+                command = self.commands.recv() => match command {
+                    Some(command) => {
+                        if let Some(next) = self.obey(command) {
+                            activity = next;
+                        }
+                    }
+                    None => return,
+                },
+            }
+        }
+    }
+
+    /// Goes on with what is stored.
+    async fn begin(&mut self) -> Activity {
+        let stored = match self.store.run(activities::load).await {
+            Ok(stored) => stored,
+            Err(error) => return self.ended(None, error),
+        };
+        let StoredState { identity, departure, has_unfinished_join } = stored;
+        let departure = match departure {
+            Ok(departure) => departure,
+            // Of the two, a certificate tells more.
+            Err(error) if matches!(identity, Ok(None)) => return self.ended(None, error),
+            Err(_) => None,
+        };
+        let member = match &identity {
+            Ok(Some(identity)) => Some(name_of(identity)),
+            Ok(None) | Err(_) => None,
+        };
+        let is_stored = !matches!(identity, Ok(None));
+        match (identity, departure) {
+            (_, Some(departure)) if is_stored && departure.cause == DepartureCause::Left => {
+                tracing::info!(node = departure.node, "this node goes on with leaving its swarm");
+                self.leave(member, departure, None)
+            }
+            (Ok(Some(_)), Some(departure)) => self.ended(member, Error::Removed { node: departure.node }),
+            (Ok(Some(identity)), None) => self.member(identity).await,
+            (Err(error), _) => self.ended(member, error),
+            (Ok(None), departure) => self.not_a_member(departure, has_unfinished_join),
+        }
+    }
+
+    /// Joins if that was begun before, or the configuration has it.
+    fn not_a_member(&mut self, departure: Option<Departure>, has_unfinished_join: bool) -> Activity {
+        let joining = CurrentPhase::Joining { error: None, is_asked_for: false };
+        match (&self.join_by_file, &departure) {
+            (Some(file), None) => {
+                let mut file = file.clone();
+                file.availability = self.possible(file.availability);
+                self.enter(joining);
+                activities::join_by_file(
+                    self.store.clone(),
+                    self.operations.clone(),
+                    file,
+                    self.state.clone(),
+                )
+            }
+            (_, _) if has_unfinished_join => {
+                self.enter(joining);
+                activities::resume(self.store.clone(), self.operations.clone(), self.state.clone())
+            }
+            (by_file, Some(Departure { node, .. })) => {
+                if by_file.is_some() {
+                    tracing::info!(
+                        node,
+                        "swarm.join_token_file is not used: this node has left a swarm, so that only `switchyard \
+                         swarm join` lets it join again"
+                    );
+                }
+                self.enter(CurrentPhase::NotJoined { departure, error: None });
+                activities::rest()
+            }
+            (None, None) => {
+                self.enter(CurrentPhase::NotJoined { departure: None, error: None });
+                activities::rest()
+            }
+        }
+    }
+
+    /// Follows the end of an activity.
+    async fn follow(&mut self, end: ActivityEnd) -> Activity {
+        match end {
+            ActivityEnd::Joined(Ok(Some(identity))) => {
+                let next = self.member(identity).await;
+                self.answer(Ok(()));
+                next
+            }
+            ActivityEnd::Joined(Ok(None)) => {
+                let error = "the swarm does not know the node of the join that was interrupted; join again"
+                    .to_owned();
+                tracing::error!(error, "this node has not joined its swarm");
+                self.enter(CurrentPhase::NotJoined { departure: None, error: Some(error) });
+                activities::rest()
+            }
+            ActivityEnd::Joined(Err(error)) => {
+                tracing::error!(error = error.report(), "this node has not joined the swarm");
+                let error_text = Some(error.report());
+                self.enter(CurrentPhase::NotJoined { departure: None, error: error_text });
+                self.answer(Err(error));
+                activities::rest()
+            }
+            ActivityEnd::Ended(error) => {
+                let member = self.member_name();
+                if let (Error::Removed { .. }, Some(MemberName { cluster, node })) = (&error, member.clone())
+                {
+                    let departure = Departure { cluster, node, cause: DepartureCause::Removed };
+                    if let Err(error) = self.store.run(move |store| store.save_departure(&departure)).await {
+                        // The next start asks a manager, and is told again.
+                        tracing::warn!(error = error.report(), "cannot store that this node was removed");
+                    }
+                }
+                self.ended(member, error)
+            }
+            ActivityEnd::Left(Ok(departure)) => {
+                tracing::info!(
+                    node = departure.node,
+                    cluster = departure.cluster,
+                    "this node has left its swarm; `docker node rm` on a manager removes it from the list of nodes"
+                );
+                self.executor = None;
+                self.enter(CurrentPhase::NotJoined { departure: Some(departure), error: None });
+                self.answer(Ok(()));
+                activities::rest()
+            }
+            ActivityEnd::Left(Err(error)) => {
+                tracing::error!(error = error.report(), "this node has not left its swarm");
+                self.answer(Err(error));
+                self.begin().await
+            }
+        }
+    }
+
+    /// Begins what is asked for; `None` if it is refused, which the caller is told.
+    fn obey(&mut self, command: NodeCommand) -> Option<Activity> {
+        let (result, reply) = match command {
+            NodeCommand::Join { request, caller, reply } => (self.join(request, caller), reply),
+            NodeCommand::Leave { caller, reply } => (self.leave_as_asked(caller), reply),
+        };
+        match result {
+            Ok(activity) => {
+                self.waiting = Some(reply);
+                Some(activity)
+            }
+            Err(error) => {
+                // The caller may be gone.
+                let _ = reply.send(Err(error));
+                None
+            }
+        }
+    }
+
+    fn join(&mut self, mut request: JoinRequest, caller: Option<Caller>) -> Result<Activity, Error> {
+        match &self.state.borrow().phase {
+            CurrentPhase::NotJoined { .. } | CurrentPhase::Joining { is_asked_for: false, .. } => {}
+            CurrentPhase::Joining { .. } => return Err(Error::Busy { doing: "joining" }),
+            CurrentPhase::Leaving(_) => return Err(Error::Busy { doing: "leaving" }),
+            CurrentPhase::Member(report) => {
+                let report = report.borrow();
+                return Err(Error::AlreadyJoined {
+                    node: report.node.clone(),
+                    cluster: report.cluster.clone(),
+                });
+            }
+            CurrentPhase::Ended { member: _, error } => {
+                return Err(Error::StillMember { reason: error.clone() });
+            }
+        }
+        request.availability = self.possible(request.availability);
+        self.enter(CurrentPhase::Joining { error: None, is_asked_for: true });
+        Ok(activities::join_as_asked(self.store.clone(), &self.operations, request, caller))
+    }
+
+    fn leave_as_asked(&mut self, caller: Option<Caller>) -> Result<Activity, Error> {
+        let member = match &self.state.borrow().phase {
+            CurrentPhase::NotJoined { .. } => return Err(Error::NotJoined),
+            CurrentPhase::Leaving(_) => return Err(Error::Busy { doing: "leaving" }),
+            CurrentPhase::Joining { .. } => None,
+            CurrentPhase::Member(report) => Some(member_of(report)),
+            CurrentPhase::Ended { member, .. } => member.clone(),
+        };
+        self.answer(Err(Error::Abandoned));
+        let MemberName { cluster, node } =
+            member.clone().unwrap_or_else(|| MemberName { cluster: String::new(), node: String::new() });
+        let departure = Departure { cluster, node, cause: DepartureCause::Left };
+        Ok(self.leave(member, departure, caller))
+    }
+
+    fn leave(
+        &mut self,
+        member: Option<MemberName>,
+        departure: Departure,
+        caller: Option<Caller>,
+    ) -> Activity {
+        let executor = self
+            .executor
+            .clone()
+            .unwrap_or_else(|| self.maker.make(member.as_ref(), Arc::<Reports>::default()));
+        self.executor = Some(Arc::clone(&executor));
+        self.enter(CurrentPhase::Leaving(member));
+        activities::leave(self.store.clone(), &self.operations, executor, departure, caller)
+    }
+
+    /// The node is a member.
+    async fn member(&mut self, identity: Identity) -> Activity {
+        let member = name_of(&identity);
+        let reports = Arc::<Reports>::default();
+        let executor = self.maker.make(Some(&member), Arc::clone(&reports));
+        self.executor = Some(Arc::clone(&executor));
+        match Agent::new(self.store.clone(), identity, Arc::clone(&executor), reports).await {
+            Ok(agent) => {
+                self.enter(CurrentPhase::Member(agent.report()));
+                activities::be_member(self.scope.clone(), executor, agent)
+            }
+            Err(error) => self.ended(Some(member), error),
+        }
+    }
+
+    /// The node can be no member any more, until an operator does something.
+    fn ended(&mut self, member: Option<MemberName>, error: Error) -> Activity {
+        tracing::error!(error = error.report(), "this node is no working member of its swarm");
+        self.enter(CurrentPhase::Ended { member, error: error.report() });
+        activities::rest()
+    }
+
+    /// What can be asked for: a node that runs no tasks is drained.
+    fn possible(&self, availability: Availability) -> Availability {
+        if self.maker.runs_tasks() { availability } else { Availability::Drain }
+    }
+
+    fn member_name(&self) -> Option<MemberName> {
+        match &self.state.borrow().phase {
+            CurrentPhase::Member(report) => Some(member_of(report)),
+            CurrentPhase::NotJoined { .. }
+            | CurrentPhase::Joining { .. }
+            | CurrentPhase::Leaving(_)
+            | CurrentPhase::Ended { .. } => None,
+        }
+    }
+
+    fn enter(&self, phase: CurrentPhase) {
+        self.state.send_modify(|state| state.enter(phase));
+    }
+
+    /// Answers who waits for the end of a join or leave; the caller may be gone.
+    fn answer(&mut self, result: Result<(), Error>) {
+        if let Some(reply) = self.waiting.take() {
+            let _ = reply.send(result);
+        }
+    }
+}
+
+fn name_of(identity: &Identity) -> MemberName {
+    MemberName { cluster: identity.cluster().to_owned(), node: identity.node().to_owned() }
+}
+
+fn member_of(report: &watch::Receiver<crate::report::AgentReport>) -> MemberName {
+    let report = report.borrow();
+    MemberName { cluster: report.cluster.clone(), node: report.node.clone() }
+}

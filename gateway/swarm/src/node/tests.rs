@@ -1,0 +1,380 @@
+//! The actor without a manager: what it begins with, what it refuses, and what a restart goes on with.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use switchyard_core::ErrorKind;
+use switchyard_core::gateway::{Gateway, Limits};
+use switchyard_core::id::Owner;
+use switchyard_core::operation::{Caller, Operations};
+use switchyard_fake::Fake;
+use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::*;
+use crate::certificates::{NodeChain, RootBundle};
+use crate::executor::Executor;
+use crate::identity::Identity;
+use crate::key::NodeKey;
+use crate::managers::{Managers, Peer};
+use crate::session::assignments::Changes;
+use crate::session::description::NodeFacts;
+use crate::session::reports::Reports;
+use crate::store::{DepartureCause, Store};
+use crate::testing::TestAuthority;
+
+const TOKEN: &str = "SWMTKN-1-00000000000000000000000000000000000000000000000001-0123456789abcdefghijklmno";
+const SECRET: &str = "0123456789abcdefghijklmno";
+
+/// Nobody listens there.
+const NOBODY: &str = "127.0.0.1:1";
+
+/// Long enough for everything, in a time that is not real.
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// Runs no tasks, and counts how often they are to be removed.
+#[derive(Debug, Default)]
+struct CountingMaker {
+    fails: Arc<AtomicBool>,
+    removals: Arc<AtomicU32>,
+}
+
+struct CountingExecutor {
+    facts: watch::Sender<NodeFacts>,
+    fails: Arc<AtomicBool>,
+    removals: Arc<AtomicU32>,
+}
+
+impl MakeExecutor for CountingMaker {
+    fn runs_tasks(&self) -> bool {
+        true
+    }
+
+    fn make(&self, _: Option<&MemberName>, _: Arc<Reports>) -> Arc<dyn Executor> {
+        Arc::new(CountingExecutor {
+            facts: watch::Sender::new(NodeFacts::default()),
+            fails: Arc::clone(&self.fails),
+            removals: Arc::clone(&self.removals),
+        })
+    }
+}
+
+#[async_trait]
+impl Executor for CountingExecutor {
+    fn facts(&self) -> watch::Receiver<NodeFacts> {
+        self.facts.subscribe()
+    }
+
+    async fn recover(&self) {}
+
+    async fn apply(&self, _: Changes) {}
+
+    async fn remove_all(&self) -> switchyard_core::Result<()> {
+        self.removals.fetch_add(1, Ordering::Relaxed);
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(switchyard_core::Error::unavailable("containerd does not answer"));
+        }
+        Ok(())
+    }
+}
+
+/// A node with a directory, and the actor when it runs.
+struct ActorTest {
+    dir: tempfile::TempDir,
+    maker: Arc<CountingMaker>,
+    operations: Operations,
+    file: Option<JoinByFile>,
+}
+
+impl ActorTest {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let maker = Arc::<CountingMaker>::default();
+        Self { dir, maker, operations: Operations::default(), file: None }
+    }
+
+    /// With a token file, which the configuration names.
+    fn with_token_file(content: &str) -> Self {
+        let mut test = Self::new();
+        let token_file = test.dir.path().join("token");
+        let managers = vec![NOBODY.to_owned()];
+        test.file = Some(JoinByFile { token_file, managers, availability: Availability::Active });
+        test.write_token(content);
+        test
+    }
+
+    fn write_token(&self, content: &str) {
+        let path = self.dir.path().join("token");
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("swarm")
+    }
+
+    fn store(&self) -> Store {
+        Store::new(self.path())
+    }
+
+    /// The node is a member of the cluster `c`, as `n`.
+    fn store_membership(&self) -> Identity {
+        let authority = TestAuthority::new(self.dir.path(), "a");
+        let key = NodeKey::generate().unwrap();
+        let request = key.certificate_request().unwrap();
+        let chain = NodeChain::from_pem(&authority.issue(&request, "c", "swarm-worker", "n")).unwrap();
+        let now = SystemTime::now() + Duration::from_secs(60);
+        let identity =
+            Identity::new(RootBundle::from_pem(&authority.root()).unwrap(), chain, key, now).unwrap();
+        let peer = Peer { node: String::new(), address: NOBODY.to_owned() };
+        self.store().save_managers(&Managers::of([peer])).unwrap();
+        self.store().save_joined(&identity).unwrap();
+        identity
+    }
+
+    async fn start(&self) -> (SwarmNode, JoinHandle<()>) {
+        let backend = Arc::new(Fake::new());
+        let gateway = Gateway::new(backend, Limits::default());
+        gateway.recover().await.unwrap();
+        let parts = NodeParts {
+            dir: self.path(),
+            join_by_file: self.file.clone(),
+            scope: gateway.scope(Owner::Swarm),
+            operations: self.operations.clone(),
+            maker: Arc::clone(&self.maker) as _,
+        };
+        let (node, actor) = SwarmNode::new(parts);
+        (node, tokio::spawn(actor.run()))
+    }
+}
+
+fn request() -> JoinRequest {
+    JoinRequest {
+        managers: vec![NOBODY.to_owned(), "127.0.0.1:2".to_owned()],
+        token: TOKEN.parse().unwrap(),
+        availability: Availability::Active,
+    }
+}
+
+async fn wait_until(node: &SwarmNode, what: &str, condition: impl Fn(&NodePhase) -> bool) -> NodeStatus {
+    let wait = async {
+        while !condition(&node.status().phase) {
+            sleep(Duration::from_millis(10)).await;
+        }
+        node.status()
+    };
+    timeout(LIMIT, wait).await.unwrap_or_else(|_| panic!("{what}: {:?}", node.status()))
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .map(|entries| entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect())
+        .unwrap_or_default();
+    names.sort();
+    names
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_in_no_swarm_is_idle_and_cannot_leave() {
+    let test = ActorTest::new();
+    let (node, running) = test.start().await;
+    assert!(matches!(node.leave().await, Err(Error::NotJoined)));
+    let status = node.status();
+    assert!(matches!(status.phase, NodePhase::NotJoined { departure: None, error: None }), "{status:?}");
+    assert!(status.problems().is_empty() && !test.path().exists());
+    drop(node);
+    timeout(LIMIT, running).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn join_that_reaches_no_manager_is_told_and_leaves_nothing() {
+    let test = ActorTest::new();
+    let (node, _running) = test.start().await;
+    let caller = Caller { listener: "test", uid: Some(7), pid: None };
+    let joining = tokio::spawn({
+        let node = node.clone();
+        caller.scope(async move { node.join(request()).await })
+    });
+    wait_until(&node, "it joins", |phase| matches!(phase, NodePhase::Joining { .. })).await;
+    let [operation] = &test.operations.in_flight()[..] else { panic!("one operation") };
+    assert_eq!((operation.kind.as_str(), operation.owner), ("join_swarm", Some(Owner::Swarm)));
+    assert_eq!(operation.caller.as_ref().and_then(|caller| caller.uid), Some(7));
+    assert_eq!(operation.subject.argument.as_deref(), Some("127.0.0.1:1,127.0.0.1:2"));
+    assert!(matches!(node.join(request()).await, Err(Error::Busy { doing: "joining" })));
+
+    let error = joining.await.unwrap().unwrap_err();
+    assert!(error.report().contains(NOBODY) && !error.report().contains(SECRET), "{}", error.report());
+    let problems = node.status().problems();
+    assert_eq!(problems, [error.report()]);
+    assert!(!test.path().exists() && test.operations.in_flight().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn join_is_given_up_when_the_node_is_to_leave() {
+    let test = ActorTest::new();
+    let (node, _running) = test.start().await;
+    let joining = tokio::spawn({
+        let node = node.clone();
+        async move { node.join(request()).await }
+    });
+    wait_until(&node, "it joins", |phase| matches!(phase, NodePhase::Joining { .. })).await;
+    node.leave().await.unwrap();
+    assert!(matches!(joining.await.unwrap(), Err(Error::Abandoned)));
+    assert_eq!(names(&test.path()), ["departure.json"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn token_file_that_is_wrong_is_told_and_read_again_when_it_changes() {
+    let test = ActorTest::with_token_file("hunter2");
+    let (node, _running) = test.start().await;
+    let error_of = |phase: &NodePhase| match phase {
+        NodePhase::Joining { error } => error.clone(),
+        _ => None,
+    };
+    let told = wait_until(&node, "the file is refused", |phase| error_of(phase).is_some()).await;
+    let text = told.problems().remove(0);
+    assert!(text.contains("token: the join token is not valid") && !text.contains("hunter2"), "{text}");
+    test.write_token(TOKEN);
+    let told = wait_until(&node, "managers are tried", |phase| {
+        error_of(phase).is_some_and(|error| error.contains(NOBODY))
+    });
+    assert!(!told.await.problems()[0].contains(SECRET));
+
+    node.leave().await.unwrap();
+    // It has nothing to do by itself, now and after a restart.
+    let (restarted, _running) = test.start().await;
+    for node in [&node, &restarted] {
+        sleep(Duration::from_secs(900)).await;
+        let phase = node.status().phase;
+        assert!(
+            matches!(&phase, NodePhase::NotJoined { departure: Some(departure), error: None }
+                if departure.cause == DepartureCause::Left),
+            "{phase:?}"
+        );
+    }
+    // An operator may join nevertheless.
+    assert!(matches!(restarted.join(request()).await, Err(Error::Unreachable { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn member_leaves_after_its_tasks_alone() {
+    let test = ActorTest::new();
+    test.store_membership();
+    let (node, _running) = test.start().await;
+    let member = wait_until(
+        &node,
+        "it is a member",
+        |phase| matches!(phase, NodePhase::Member(report) if report.failures > 0),
+    );
+    let member = member.await;
+    assert!(member.failures > 0 && member.problems()[0].contains(NOBODY), "{member:?}");
+    let again = node.join(request()).await;
+    assert!(
+        matches!(&again, Err(Error::AlreadyJoined { node, cluster }) if node == "n" && cluster == "c"),
+        "{again:?}"
+    );
+
+    test.maker.fails.store(true, Ordering::Relaxed);
+    let error = node.leave().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(
+        error.report().contains("still in the swarm") && error.report().contains("containerd"),
+        "{error:?}"
+    );
+    wait_until(&node, "it is a member again", |phase| matches!(phase, NodePhase::Member(_))).await;
+    assert!(test.path().join("node.pem").exists());
+
+    test.maker.fails.store(false, Ordering::Relaxed);
+    node.leave().await.unwrap();
+    assert_eq!(test.maker.removals.load(Ordering::Relaxed), 2);
+    assert_eq!(names(&test.path()), ["departure.json"]);
+    let left = node.status();
+    assert!(left.failures >= member.failures, "what was counted stays: {left:?}");
+    assert!(matches!(node.leave().await, Err(Error::NotJoined)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn leave_that_was_interrupted_is_completed_at_the_start() {
+    let test = ActorTest::with_token_file(TOKEN);
+    test.store_membership();
+    let left = Departure { cluster: "c".to_owned(), node: "n".to_owned(), cause: DepartureCause::Left };
+    test.store().save_departure(&left).unwrap();
+    let (node, _running) = test.start().await;
+    wait_until(&node, "it has left", |phase| {
+        matches!(phase, NodePhase::NotJoined { departure: Some(departure), .. } if *departure == left)
+    })
+    .await;
+    assert_eq!(test.maker.removals.load(Ordering::Relaxed), 1);
+    assert_eq!(names(&test.path()), ["departure.json"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn removed_node_stays_so_after_a_restart_until_it_leaves() {
+    let test = ActorTest::with_token_file(TOKEN);
+    test.store_membership();
+    let removed = Departure { cluster: "c".to_owned(), node: "n".to_owned(), cause: DepartureCause::Removed };
+    test.store().save_departure(&removed).unwrap();
+    let (node, _running) = test.start().await;
+    let ended = wait_until(&node, "it has ended", |phase| matches!(phase, NodePhase::Ended { .. })).await;
+    assert!(ended.problems()[0].contains("was removed from the swarm"), "{ended:?}");
+    let again = node.join(request()).await.unwrap_err();
+    assert!(again.report().contains("switchyard swarm leave"), "{again:?}");
+    node.leave().await.unwrap();
+    assert_eq!(test.maker.removals.load(Ordering::Relaxed), 1);
+    assert_eq!(names(&test.path()), ["departure.json"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn damaged_membership_is_told_and_a_leave_ends_it() {
+    let test = ActorTest::new();
+    test.store_membership();
+    fs::write(test.path().join("root-ca.crt"), "damaged").unwrap();
+    let (node, _running) = test.start().await;
+    let ended = wait_until(&node, "it has ended", |phase| matches!(phase, NodePhase::Ended { .. })).await;
+    assert!(ended.problems()[0].contains("root-ca.crt"), "{ended:?}");
+    node.leave().await.unwrap();
+    assert_eq!(names(&test.path()), ["departure.json"]);
+    fs::write(test.path().join("departure.json"), "damaged").unwrap();
+    let (node, _running) = test.start().await;
+    let ended = wait_until(&node, "it has ended", |phase| matches!(phase, NodePhase::Ended { .. })).await;
+    assert!(ended.problems()[0].contains("departure.json"), "{ended:?}");
+    node.leave().await.unwrap();
+    assert!(test.store().load_departure().unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn unfinished_join_goes_on_after_a_restart() {
+    let test = ActorTest::new();
+    let key = NodeKey::generate().unwrap();
+    let pending = crate::store::PendingJoin {
+        node: "n".to_owned(),
+        roots: TOKEN.parse::<crate::token::JoinToken>().unwrap().digest(),
+        request: key.certificate_request().unwrap(),
+        key,
+    };
+    test.store().save_join(&pending).unwrap();
+    let (node, _running) = test.start().await;
+    let told = wait_until(&node, "no manager is known", |phase| {
+        matches!(phase, NodePhase::NotJoined { error: Some(_), .. })
+    });
+    assert!(told.await.problems()[0].contains("no manager"));
+    let peer = Peer { node: String::new(), address: NOBODY.to_owned() };
+    test.store().save_managers(&Managers::of([peer])).unwrap();
+    let (node, _running) = test.start().await;
+    let told = wait_until(
+        &node,
+        "managers are tried",
+        |phase| matches!(phase, NodePhase::Joining { error: Some(error) } if error.contains(NOBODY)),
+    );
+    told.await;
+    assert_eq!(names(&test.path()), ["join.json", "managers.json"]);
+    node.leave().await.unwrap();
+    assert_eq!(names(&test.path()), ["departure.json"]);
+}
