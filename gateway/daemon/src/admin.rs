@@ -16,6 +16,9 @@
 //! | `/v1/containers?owner=…` | a [`ContainersView`](crate::status::ContainersView) as JSON: counters of running tasks; on the unix socket only |
 //! | `/v1/devices?owner=…` | a [`DevicesView`](crate::status::DevicesView) as JSON; on the unix socket only |
 //! | `DELETE /v1/devices/leases/{token}` | ends a lease that no sandbox uses, 204; on the unix socket only |
+//! | `/v1/swarm` | a [`SwarmView`](crate::status::SwarmView) as JSON: the node's part in a Docker swarm; on the unix socket only |
+//! | `POST /v1/swarm/join` | joins a swarm, as the JSON in the body says: the same, or 202 while it goes on; on the unix socket only |
+//! | `DELETE /v1/swarm` | leaves the swarm: likewise; on the unix socket only |
 //! | `/v1/operations` | [`OperationView`](crate::status::OperationView)s as JSON: what is in flight; on the unix socket only |
 //! | `/v1/events?run=…&after=…&owner=…&wait=…` | an [`EventPage`](crate::status::EventPage) as JSON: what happened after an event; if nothing has, waits for so many seconds; on the unix socket only |
 //! | `/v1/config` | the configuration in force as TOML, with `?origin` the source of each value; on the unix socket only |
@@ -44,6 +47,7 @@ mod logs;
 mod objects;
 mod server;
 mod settings;
+mod swarm;
 mod token;
 
 use axum::Router;
@@ -159,6 +163,7 @@ impl AdminPages {
                 .merge(logs::routes())
                 .merge(objects::routes())
                 .merge(settings::routes())
+                .merge(swarm::routes())
                 .layer(from_fn(access::admit)),
         };
         router.with_state(ListenerPages { admin: self.clone(), reach })
@@ -297,6 +302,7 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         streaming: admin.source.count_streaming(),
         launchers: admin.source.count_launchers(),
         plugins: admin.source.plugins(),
+        swarm: admin.source.swarm().map(switchyard_swarm::SwarmNode::status),
         devices: admin.source.devices(),
         parts: admin.source.parts(),
         logs: tokio::time::timeout(COUNT_LIMIT, admin.source.logs()).await.ok().flatten(),
@@ -369,7 +375,7 @@ fn index(reach: Reach, containers: bool) -> String {
     let local = match reach {
         Reach::Network => "",
         Reach::Local => {
-            "/v1/objects\n/v1/inspect?name\n/v1/images\n/v1/containers?owner\n/v1/devices\n/v1/operations\n/v1/events\n/v1/config?origin\n/v1/log/level\n"
+            "/v1/objects\n/v1/inspect?name\n/v1/images\n/v1/containers?owner\n/v1/devices\n/v1/swarm\n/v1/operations\n/v1/events\n/v1/config?origin\n/v1/log/level\n"
         }
     };
     let monitored = index_of_monitored(containers);

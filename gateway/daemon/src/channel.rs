@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
@@ -71,6 +71,14 @@ pub async fn request(socket: &Path, method: Method, path: &str) -> Result<(Statu
     request_up_to(socket, method, path, usize::MAX).await
 }
 
+/// POSTs a body of JSON. `path` is well-formed.
+///
+/// # Errors
+/// As for [`get`].
+pub async fn post_json(socket: &Path, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), RequestError> {
+    exchange(socket, well_formed(Method::POST, path, body), usize::MAX).await
+}
+
 /// Sends one request, whose answer may have at most `max` bytes.
 ///
 /// # Errors
@@ -81,18 +89,28 @@ pub async fn request_up_to(
     path: &str,
     max: usize,
 ) -> Result<(StatusCode, Bytes), RequestError> {
+    exchange(socket, well_formed(method, path, Bytes::new()), max).await
+}
+
+fn well_formed(method: Method, path: &str, body: Bytes) -> Request<Full<Bytes>> {
+    let mut request = Request::builder().method(method).uri(path).header(http::header::HOST, "localhost");
+    if !body.is_empty() {
+        request = request.header(http::header::CONTENT_TYPE, "application/json");
+    }
+    request.body(Full::new(body)).expect("the paths that are asked for are well-formed")
+}
+
+async fn exchange(
+    socket: &Path,
+    request: Request<Full<Bytes>>,
+    max: usize,
+) -> Result<(StatusCode, Bytes), RequestError> {
     let fail = |source| RequestError::Http { socket: socket.to_owned(), source };
     let stream = UnixStream::connect(socket)
         .await
         .map_err(|source| RequestError::Connect { socket: socket.to_owned(), source })?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(fail)?;
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(http::header::HOST, "localhost")
-        .body(Empty::<Bytes>::new())
-        .expect("the paths that are asked for are well-formed");
     let exchange = async {
         let response = sender.send_request(request).await.map_err(fail)?;
         let status = response.status();

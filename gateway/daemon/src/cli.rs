@@ -32,6 +32,7 @@ mod progress;
 mod ps;
 mod restart;
 mod settings;
+mod swarm;
 mod top;
 mod watch;
 
@@ -102,6 +103,9 @@ enum CliCommand {
     /// Run as a plugin of a Nomad agent, or install the plugins.
     #[command(subcommand)]
     NomadPlugin(nomad::NomadPlugin),
+    /// Join a Docker swarm as a worker, show the node's part in it, or leave it.
+    #[command(subcommand)]
+    Swarm(swarm::SwarmCommand),
     /// Show the version of this build.
     Version {
         /// Text or JSON.
@@ -259,6 +263,7 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Restart(args) => block_on(restart::restart(&args))??,
         CliCommand::Cri(command) => return Ok(block_on(cri::run(command))??),
         CliCommand::NomadPlugin(command) => nomad::run(command)?,
+        CliCommand::Swarm(command) => return Ok(block_on(swarm::swarm(&command))??),
         CliCommand::Version { output } => version(output)?,
         CliCommand::Man(args) => generate::man(Cli::command(), &args)?,
         CliCommand::Completion { shell } => generate::completion(Cli::command(), shell)?,

@@ -21,6 +21,7 @@ mod error;
 mod limits;
 mod load;
 mod nearest;
+mod swarm;
 pub(crate) mod validate;
 
 #[cfg(test)]
@@ -33,6 +34,7 @@ pub use document::Location;
 pub use effect::Effect;
 pub use error::ConfigError;
 pub use load::{DEFAULT_FILE, Flag, Loaded, Overridden, Sources, load};
+pub use swarm::{JoinAvailability, SwarmConfig};
 pub use switchyard_containerd::config::{
     AdvisoriesConfig, CgroupConfig, ContainerdConfig as Containerd, ContainerdMode,
     DevicesConfig as DescribedDevices, ImagesConfig, NetworkConfig, RecoveryConfig, RegistryConfig,
@@ -63,6 +65,8 @@ pub struct Config {
     pub cri: CriConfig,
     /// The server for the launchers of Nomad agents.
     pub nomad: NomadConfig,
+    /// This node as a worker of a Docker swarm.
+    pub swarm: SwarmConfig,
     /// The containerd that runs containers.
     pub containerd: Containerd,
     /// Container networks.
@@ -275,6 +279,7 @@ impl Default for Config {
             admin: AdminConfig::default(),
             cri: CriConfig::default(),
             nomad: NomadConfig::default(),
+            swarm: SwarmConfig::default(),
             containerd: Containerd::default(),
             network: NetworkConfig::default(),
             devices: DevicesConfig::default(),

@@ -19,6 +19,9 @@
 //! | `switchyard_device_host_devices` | `resource`, `health`: healthy or unhealthy |
 //! | `switchyard_device_host_state_since_timestamp_seconds` | `resource`, `state` |
 //! | `switchyard_device_host_failures_total` | `reason` |
+//! | `switchyard_swarm_{member,session_open}` | |
+//! | `switchyard_swarm_{sessions,session_failures}_total` | |
+//! | `switchyard_swarm_certificate_{begin,end}_timestamp_seconds` | |
 //! | `switchyard_log_containers`, `switchyard_log_{lines,bytes,dropped_lines,dropped_bytes}_total` | |
 //! | `switchyard_log_stalls_total` | |
 //! | `switchyard_log_{stalled_file_systems,stalled_containers,stall_age_seconds}` | |
@@ -52,6 +55,7 @@ use switchyard_core::gateway::PullsByResult;
 use switchyard_core::operation::OperationAges;
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
+use switchyard_swarm::NodeStatus;
 
 use crate::audit::AuditCounts;
 use crate::programs::ProgramView;
@@ -68,6 +72,7 @@ mod process;
 mod programs;
 mod reload;
 mod runtime;
+mod swarm;
 
 use audit::AuditMetrics;
 use backend::BackendMetrics;
@@ -80,6 +85,7 @@ use process::ProcessMetrics;
 use programs::ProgramMetrics;
 use reload::ReloadMetrics;
 use runtime::RuntimeMetrics;
+use swarm::SwarmMetrics;
 
 pub(crate) use operations::OperationMetrics;
 
@@ -129,6 +135,7 @@ struct NodeMetrics {
     up: IntGaugeVec,
     ledger: LedgerMetrics,
     plugins: PluginMetrics,
+    swarm: SwarmMetrics,
     logs: LogMetrics,
     reloads: ReloadMetrics,
     in_flight: InFlightMetrics,
@@ -155,6 +162,8 @@ pub struct NodeCounts {
     pub launchers: Option<u64>,
     /// Vendors' device plugins and their failures; `None` if they are not hosted.
     pub plugins: Option<switchyard_device_host::Report>,
+    /// The node's part in a swarm; `None` if it may have none.
+    pub swarm: Option<NodeStatus>,
     /// Devices and host ports, with their holders.
     pub devices: DevicesView,
     /// The parts, each up or down.
@@ -281,6 +290,7 @@ impl NodeMetrics {
             up: gauges(registry, "switchyard_backend_up", "Whether a part works.", &["part"])?,
             ledger: LedgerMetrics::register(registry)?,
             plugins: PluginMetrics::register(registry)?,
+            swarm: SwarmMetrics::register(registry)?,
             logs: LogMetrics::register(registry)?,
             reloads: ReloadMetrics::register(registry)?,
             in_flight: InFlightMetrics::register(registry)?,
@@ -307,12 +317,17 @@ impl NodeMetrics {
         for (kind, open) in &counts.streaming {
             self.streaming.with_label_values(&[*kind]).set(signed(*open));
         }
+        // Some parts come and go.
+        self.up.reset();
         for part in &counts.parts {
             self.up.with_label_values(&[part.name]).set(i64::from(part.is_up()));
         }
         self.ledger.set(&counts.devices);
         if let Some(plugins) = &counts.plugins {
             self.plugins.set(plugins);
+        }
+        if let Some(swarm) = &counts.swarm {
+            self.swarm.set(swarm);
         }
         if let Some(logs) = &counts.logs {
             self.logs.set(logs);

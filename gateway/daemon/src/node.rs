@@ -18,6 +18,7 @@ use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_nomad::Launchers;
 use switchyard_streaming::Sessions;
+use switchyard_swarm::SwarmNode;
 use tokio::sync::watch;
 
 use crate::managed::State;
@@ -28,6 +29,8 @@ use crate::status::{
     StatusSource, TaskLogView,
 };
 use crate::{container_metrics, inspect, task_logs, wiring};
+
+mod swarm;
 
 /// How long the files of programs may take to be looked at.
 const PROGRAMS_LIMIT: Duration = Duration::from_secs(2);
@@ -47,6 +50,7 @@ pub struct Node {
     launchers: OnceLock<Launchers>,
     kubelet_devices: RwLock<Option<Registrations>>,
     hosted: RwLock<Option<Hosted>>,
+    swarm: OnceLock<SwarmNode>,
 }
 
 /// The streaming server: its address and its sessions.
@@ -80,6 +84,7 @@ impl Node {
             launchers: OnceLock::new(),
             kubelet_devices: RwLock::default(),
             hosted: RwLock::default(),
+            swarm: OnceLock::new(),
         }
     }
 
@@ -114,6 +119,12 @@ impl Node {
     /// Sets the registration host of vendors' device plugins; `None` while they cannot register.
     pub fn set_hosted(&self, hosted: Option<Hosted>) {
         *self.hosted.write() = hosted;
+    }
+
+    /// Sets the node's part in a swarm, once.
+    pub fn set_swarm(&self, swarm: SwarmNode) {
+        // A daemon has one.
+        let _ = self.swarm.set(swarm);
     }
 
     /// Sets whether a frontend is served.
@@ -186,6 +197,7 @@ impl StatusSource for Node {
                 parts.push(needed("streaming", streaming));
             }
         }
+        parts.extend(self.swarm.get().and_then(|swarm| swarm::part(&swarm.status())));
         parts
     }
 
@@ -224,6 +236,10 @@ impl StatusSource for Node {
 
     fn count_launchers(&self) -> Option<u64> {
         self.launchers.get().and_then(|launchers| u64::try_from(launchers.count()).ok())
+    }
+
+    fn swarm(&self) -> Option<&SwarmNode> {
+        self.swarm.get()
     }
 
     fn plugins(&self) -> Option<Report> {

@@ -13,6 +13,7 @@ use switchyard_core::names::Names;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Counts, Sandbox, Task};
 use switchyard_logkeeper::protocol::Stats;
+use switchyard_swarm::SwarmNode;
 
 use crate::managed::restart::{RestartError, RestartReport};
 use crate::programs::ProgramView;
@@ -27,6 +28,7 @@ mod logs;
 mod operations;
 mod plugins;
 mod selection;
+mod swarm;
 mod time;
 
 pub use config::{ConfigView, RefusedReloadView, ReloadCounts};
@@ -47,6 +49,7 @@ pub use logs::{LogView, TaskLogView};
 pub use operations::{OperationView, StepView};
 pub use plugins::{ErrorView, HostView, PluginView};
 pub use selection::{Candidate, ObjectId, OfSeveral, select};
+pub use swarm::{DepartureView, SwarmView};
 pub use time::rfc3339;
 
 /// A part of the daemon, or a process it needs.
@@ -117,6 +120,9 @@ pub trait StatusSource: Send + Sync + 'static {
 
     /// How many launchers of Nomad agents have a session; `None` while Nomad is not served.
     fn count_launchers(&self) -> Option<u64>;
+
+    /// The node's part in a swarm; `None` if it may have none, or the daemon starts.
+    fn swarm(&self) -> Option<&SwarmNode>;
 
     /// Vendors' device plugins and their failures; `None` while they are not hosted.
     fn plugins(&self) -> Option<switchyard_device_host::Report>;

@@ -28,6 +28,10 @@ use tonic::service::Routes;
 
 use crate::config::{Config, CriConfig, DeviceHost, DevicesConfig, KubeletDevices};
 
+mod swarm;
+
+pub use swarm::{proto_availability, swarm};
+
 /// Creates the backend, which reports its work to the observer. It returns at once: if containerd does not
 /// answer, [`Backend::status`] says so.
 pub type ConnectBackend =

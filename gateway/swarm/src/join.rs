@@ -247,17 +247,14 @@ async fn repeated<T, F: Future<Output = Result<T, Error>>>(try_it: impl Fn() -> 
 }
 
 /// The error without the secret of the token, which a manager may repeat.
-fn withhold(error: Error, token: &JoinToken) -> Error {
-    match error {
-        Error::Refused { manager, call, status } => {
-            let message = token.withheld_from(status.message());
-            Error::Refused { manager, call, status: Box::new(tonic::Status::new(status.code(), message)) }
-        }
-        Error::CertificateRefused { node, reason } => {
-            Error::CertificateRefused { node, reason: token.withheld_from(&reason) }
-        }
-        other => other,
+fn withhold(mut error: Error, token: &JoinToken) -> Error {
+    if let Error::Refused { status, .. } = &mut error {
+        **status = tonic::Status::new(status.code(), token.withheld_from(status.message()));
     }
+    if let Error::CertificateRefused { reason, .. } = &mut error {
+        *reason = token.withheld_from(reason);
+    }
+    error
 }
 
 /// Whether another attempt may succeed: no manager can be reached, or there is no leader.

@@ -89,6 +89,8 @@ pub struct NodeStatus {
     pub sessions: u64,
     /// How many sessions have failed, or could not be opened, since then.
     pub failures: u64,
+    /// Why the last join or leave that somebody asked for has failed, until the next one.
+    pub refusal: Option<String>,
 }
 
 /// Whether the node is a worker of a swarm.
@@ -98,8 +100,6 @@ pub enum NodePhase {
     NotJoined {
         /// The swarm that it was in.
         departure: Option<Departure>,
-        /// Why it has not joined, if it has tried to.
-        error: Option<String>,
     },
     /// It joins one.
     Joining {
@@ -127,12 +127,13 @@ struct NodeState {
     /// What earlier agents have counted.
     sessions: u64,
     failures: u64,
+    refusal: Option<String>,
 }
 
 /// [`NodePhase`] as the actor has it: the report of a member changes by itself.
 #[derive(Debug, Clone)]
 enum CurrentPhase {
-    NotJoined { departure: Option<Departure>, error: Option<String> },
+    NotJoined { departure: Option<Departure> },
     Joining { error: Option<String>, is_asked_for: bool },
     Member(watch::Receiver<AgentReport>),
     Leaving(Option<MemberName>),
@@ -194,14 +195,14 @@ impl NodeStatus {
     /// What an operator has to mend, each with what to do; empty if nothing.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        match &self.phase {
-            NodePhase::NotJoined { departure: _, error } | NodePhase::Joining { error } => {
-                error.iter().cloned().collect()
-            }
+        let mut problems = match &self.phase {
+            NodePhase::NotJoined { departure: _ } | NodePhase::Leaving(_) => Vec::new(),
+            NodePhase::Joining { error } => error.iter().cloned().collect(),
             NodePhase::Member(report) => report.problems(),
-            NodePhase::Leaving(_) => Vec::new(),
             NodePhase::Ended { member: _, error } => vec![error.clone()],
-        }
+        };
+        problems.extend(self.refusal.clone());
+        problems
     }
 }
 
@@ -209,14 +210,14 @@ impl NodeStatus {
 
 impl NodeState {
     fn new() -> Self {
-        let phase = CurrentPhase::NotJoined { departure: None, error: None };
-        Self { phase, since: SystemTime::now(), sessions: 0, failures: 0 }
+        let phase = CurrentPhase::NotJoined { departure: None };
+        Self { phase, since: SystemTime::now(), sessions: 0, failures: 0, refusal: None }
     }
 
     fn status(&self) -> NodeStatus {
-        let Self { phase, since, mut sessions, mut failures } = self.clone();
+        let Self { phase, since, mut sessions, mut failures, refusal } = self.clone();
         let phase = match phase {
-            CurrentPhase::NotJoined { departure, error } => NodePhase::NotJoined { departure, error },
+            CurrentPhase::NotJoined { departure } => NodePhase::NotJoined { departure },
             CurrentPhase::Joining { error, is_asked_for: _ } => NodePhase::Joining { error },
             CurrentPhase::Member(report) => {
                 let report = report.borrow().clone();
@@ -227,7 +228,7 @@ impl NodeState {
             CurrentPhase::Leaving(member) => NodePhase::Leaving(member),
             CurrentPhase::Ended { member, error } => NodePhase::Ended { member, error },
         };
-        NodeStatus { phase, since, sessions, failures }
+        NodeStatus { phase, since, sessions, failures, refusal }
     }
 
     /// Enters a phase. What the agent of the former one has counted is kept.
@@ -239,5 +240,6 @@ impl NodeState {
         }
         self.phase = phase;
         self.since = SystemTime::now();
+        self.refusal = None;
     }
 }

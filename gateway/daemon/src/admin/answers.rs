@@ -27,10 +27,15 @@ pub(super) const fn status_of(kind: ErrorKind) -> StatusCode {
 
 /// A page of JSON.
 pub(super) fn json(value: &impl Serialize) -> Response {
+    json_with(StatusCode::OK, value)
+}
+
+/// A page of JSON with this status.
+pub(super) fn json_with(status: StatusCode, value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
         Ok(mut body) => {
             body.push(b'\n');
-            respond(StatusCode::OK, "application/json", body)
+            respond(status, "application/json", body)
         }
         Err(error) => {
             tracing::error!(%error, "a page cannot be encoded");

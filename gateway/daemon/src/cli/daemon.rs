@@ -238,7 +238,33 @@ pub(super) fn parse<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T, D
 
 /// Sends a request to the daemon and returns the body; any status but success is an error.
 pub(super) async fn send(socket: &Socket, method: Method, path: &str) -> Result<Bytes, DaemonError> {
-    let answer = tokio::time::timeout(LIMIT, channel::request(&socket.socket, method, path)).await;
+    Ok(request(socket, method, path).await?.1)
+}
+
+/// Posts JSON to the daemon, and returns the status and the body; any status but success is an error.
+pub(super) async fn post(
+    socket: &Socket,
+    path: &str,
+    body: &impl Serialize,
+) -> Result<(StatusCode, Bytes), DaemonError> {
+    let body = serde_json::to_vec(body).map_err(io::Error::from)?;
+    exchange(path, channel::post_json(&socket.socket, path, body.into())).await
+}
+
+/// Sends a request without a body, and returns the status and the body; any status but success is an error.
+pub(super) async fn request(
+    socket: &Socket,
+    method: Method,
+    path: &str,
+) -> Result<(StatusCode, Bytes), DaemonError> {
+    exchange(path, channel::request(&socket.socket, method, path)).await
+}
+
+async fn exchange(
+    path: &str,
+    sent: impl Future<Output = Result<(StatusCode, Bytes), RequestError>>,
+) -> Result<(StatusCode, Bytes), DaemonError> {
+    let answer = tokio::time::timeout(LIMIT, sent).await;
     let (status, body) = answer.map_err(|_| DaemonError::Deadline(path.to_owned()))??;
     if !status.is_success() {
         let text = String::from_utf8_lossy(&body).trim().to_owned();
@@ -247,5 +273,5 @@ pub(super) async fn send(socket: &Socket, method: Method, path: &str) -> Result<
         }
         return Err(DaemonError::Refused { path: path.to_owned(), status, text });
     }
-    Ok(body)
+    Ok((status, body))
 }

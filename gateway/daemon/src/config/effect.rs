@@ -42,6 +42,7 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("cri.streaming.tls_certificate", Reload),
     ("cri.streaming.tls_key", Reload),
     ("nomad", Restart),
+    ("swarm", Restart),
     ("containerd", Restart),
     ("containerd.mode", EmptyNode),
     ("containerd.address", EmptyNode),

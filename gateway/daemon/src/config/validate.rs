@@ -85,6 +85,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     if let Err(error) = config.network.bridge.check() {
         return fault("network.bridge", error.to_string());
     }
+    if let Err((key, why)) = config.swarm.check() {
+        return fault(&format!("swarm.{key}"), why);
+    }
     if let Err(why) = config.advisories.check() {
         return fault("advisories.ignore", why);
     }
@@ -257,6 +260,7 @@ fn paths(config: &Config) -> Vec<(&'static str, &Path)> {
         ("cri.streaming.tls_certificate", &config.cri.streaming.tls_certificate),
         ("cri.streaming.tls_key", &config.cri.streaming.tls_key),
         ("nomad.socket", &config.nomad.socket),
+        ("swarm.join_token_file", &config.swarm.join_token_file),
         ("logkeeper.socket", &config.logkeeper.socket),
         ("logkeeper.state_dir", &config.logkeeper.state_dir),
     ];

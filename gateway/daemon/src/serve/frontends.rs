@@ -1,4 +1,4 @@
-//! The gRPC servers of the frontends, each on its own socket.
+//! The frontends: gRPC servers, each on its own socket, and the node's part in a swarm, which has none.
 
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::gate::GateLayer;
 use crate::layer::RpcLayer;
 use crate::listener::{GuardedListener, ListenError, OwnConnector, SocketFile, own_connections};
 use crate::self_check::Question;
-use crate::wiring::{LiveSettings, Wiring};
+use crate::wiring::{self, LiveSettings, Wiring};
 
 /// The CRI methods that query the status of the daemon.
 const CRI_AT_ONCE: &[&str] = &["Version", "Status"];
@@ -68,7 +68,7 @@ impl FrontendSockets {
 // === impl Daemon ===
 
 impl Daemon {
-    /// Serves all frontends; requests wait until recovery is done. Returns the questions of the self-check.
+    /// Serves all frontends, and is a worker of a swarm; requests wait until recovery is done. Returns the questions of the self-check.
     pub(super) fn serve_frontends(
         &self,
         sockets: FrontendSockets,
@@ -98,7 +98,19 @@ impl Daemon {
             let connector = self.serve_grpc("nomad", listener, server);
             questions.push(Question::rpc("nomad", connector, switchyard_nomad::LIVENESS));
         }
+        self.start_swarm(gateway);
         questions
+    }
+
+    /// Goes on with the node's part in a swarm, which begins once the gateway has recovered.
+    fn start_swarm(&self, gateway: &Gateway) {
+        if !self.config.swarm.enabled {
+            return;
+        }
+        let operations = self.history.operations.clone();
+        let (handle, actor) = wiring::swarm(&self.config, gateway.scope(Owner::Swarm), operations);
+        self.node.set_swarm(handle);
+        self.spawn("swarm", actor.run());
     }
 
     fn server(&self, name: &'static str, gate: GateLayer, server: Server, routes: Routes) -> LayeredRouter {

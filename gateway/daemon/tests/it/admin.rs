@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -28,6 +28,7 @@ use switchyard_core::gateway::PullsByResult;
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
+use switchyard_swarm::SwarmNode;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -45,6 +46,7 @@ mod programs;
 struct Fake {
     parts: Mutex<Vec<Part>>,
     containers: containers::Containers,
+    swarm: OnceLock<SwarmNode>,
 }
 
 impl StatusSource for Fake {
@@ -74,6 +76,10 @@ impl StatusSource for Fake {
 
     fn count_launchers(&self) -> Option<u64> {
         Some(2)
+    }
+
+    fn swarm(&self) -> Option<&SwarmNode> {
+        self.swarm.get()
     }
 
     fn plugins(&self) -> Option<switchyard_device_host::Report> {

@@ -136,11 +136,11 @@ impl NodeActor {
                          swarm join` lets it join again"
                     );
                 }
-                self.enter(CurrentPhase::NotJoined { departure, error: None });
+                self.enter(CurrentPhase::NotJoined { departure });
                 activities::rest()
             }
             (None, None) => {
-                self.enter(CurrentPhase::NotJoined { departure: None, error: None });
+                self.enter(CurrentPhase::NotJoined { departure: None });
                 activities::rest()
             }
         }
@@ -158,14 +158,14 @@ impl NodeActor {
                 let error = "the swarm does not know the node of the join that was interrupted; join again"
                     .to_owned();
                 tracing::error!(error, "this node has not joined its swarm");
-                self.enter(CurrentPhase::NotJoined { departure: None, error: Some(error) });
+                self.enter(CurrentPhase::NotJoined { departure: None });
+                self.state.send_modify(|state| state.refusal = Some(error));
                 activities::rest()
             }
             ActivityEnd::Joined(Err(error)) => {
                 tracing::error!(error = error.report(), "this node has not joined the swarm");
-                let error_text = Some(error.report());
-                self.enter(CurrentPhase::NotJoined { departure: None, error: error_text });
-                self.answer(Err(error));
+                self.enter(CurrentPhase::NotJoined { departure: None });
+                self.refuse(error);
                 activities::rest()
             }
             ActivityEnd::Ended(error) => {
@@ -187,14 +187,15 @@ impl NodeActor {
                     "this node has left its swarm; `docker node rm` on a manager removes it from the list of nodes"
                 );
                 self.executor = None;
-                self.enter(CurrentPhase::NotJoined { departure: Some(departure), error: None });
+                self.enter(CurrentPhase::NotJoined { departure: Some(departure) });
                 self.answer(Ok(()));
                 activities::rest()
             }
             ActivityEnd::Left(Err(error)) => {
                 tracing::error!(error = error.report(), "this node has not left its swarm");
-                self.answer(Err(error));
-                self.begin().await
+                let next = self.begin().await;
+                self.refuse(error);
+                next
             }
         }
     }
@@ -308,6 +309,12 @@ impl NodeActor {
 
     fn enter(&self, phase: CurrentPhase) {
         self.state.send_modify(|state| state.enter(phase));
+    }
+
+    /// The join or leave has failed.
+    fn refuse(&mut self, error: Error) {
+        self.state.send_modify(|state| state.refusal = Some(error.report()));
+        self.answer(Err(error));
     }
 
     /// Answers who waits for the end of a join or leave; the caller may be gone.

@@ -1,0 +1,150 @@
+//! `[swarm]`: this node as a worker of a Docker swarm.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// How many labels a node may have, and how long a key or value may be, in bytes: all of them are in every
+/// description of the node that managers store.
+const LABELS_MAX: usize = 64;
+const LABEL_MAX: usize = 256;
+
+/// This node as a worker of a Docker swarm.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SwarmConfig {
+    /// Whether the node may be a member of a swarm.
+    pub enabled: bool,
+    /// The file with the token by which the node joins without being asked; `None`: it does not.
+    pub join_token_file: Option<PathBuf>,
+    /// The managers for that join.
+    pub managers: Vec<String>,
+    /// The availability with which that join begins.
+    pub availability: JoinAvailability,
+    /// Labels of the node that constraints of services find.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Whether the scheduler of a swarm may place tasks on a node that joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JoinAvailability {
+    /// It may.
+    #[default]
+    Active,
+    /// It may not, and those that run go on.
+    Pause,
+    /// It may not, and those that run are moved.
+    Drain,
+}
+
+impl Default for SwarmConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            join_token_file: None,
+            managers: Vec::new(),
+            availability: JoinAvailability::default(),
+            labels: BTreeMap::new(),
+        }
+    }
+}
+
+impl SwarmConfig {
+    /// Checks what the types do not.
+    ///
+    /// # Errors
+    /// The key within the section, and what is wrong with its value.
+    pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
+        match (&self.join_token_file, self.managers.is_empty()) {
+            (Some(_), true) => {
+                return Err(("join_token_file", "needs swarm.managers: the managers to join".to_owned()));
+            }
+            (None, false) => {
+                return Err(("managers", "are only used with swarm.join_token_file".to_owned()));
+            }
+            (Some(_), false) | (None, true) => {}
+        }
+        let most = switchyard_swarm::JOIN_MANAGERS_MAX;
+        if self.managers.len() > most {
+            return Err((
+                "managers",
+                format!("has {} managers, but {most} are allowed", self.managers.len()),
+            ));
+        }
+        for manager in &self.managers {
+            if let Err(why) = switchyard_swarm::check_address(manager) {
+                return Err(("managers", format!("{manager:?} is no HOST or HOST:PORT: {why}")));
+            }
+        }
+        if self.labels.len() > LABELS_MAX {
+            return Err((
+                "labels",
+                format!("has {} labels, but {LABELS_MAX} are allowed", self.labels.len()),
+            ));
+        }
+        for (key, value) in &self.labels {
+            let is_word = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'=');
+            if !is_word || key.len() > LABEL_MAX || value.len() > LABEL_MAX {
+                let why = format!(
+                    "{key:?} is not a word without `=`, or it or its value has more than {LABEL_MAX} bytes"
+                );
+                return Err(("labels", why));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(change: impl FnOnce(&mut SwarmConfig)) -> Option<(&'static str, String)> {
+        let mut config = SwarmConfig::default();
+        change(&mut config);
+        config.check().err()
+    }
+
+    #[test]
+    fn token_file_and_managers_go_together() {
+        assert_eq!(refusal(|_| {}), None);
+        let file = || Some(PathBuf::from("/etc/token"));
+        assert_eq!(refusal(|config| config.join_token_file = file()).unwrap().0, "join_token_file");
+        let managers = || vec!["m1".to_owned(), "[::1]:2377".to_owned()];
+        assert_eq!(refusal(|config| config.managers = managers()).unwrap().0, "managers");
+        let both = |config: &mut SwarmConfig| {
+            config.join_token_file = file();
+            config.managers = managers();
+        };
+        assert_eq!(refusal(both), None);
+        let why = refusal(|config| {
+            both(config);
+            config.managers.push("tcp://m1".to_owned());
+        });
+        assert!(why.unwrap().1.contains("tcp://m1"));
+        let why = refusal(|config| {
+            both(config);
+            config.managers = vec!["m".to_owned(); 17];
+        });
+        assert!(why.unwrap().1.contains("17 managers"));
+    }
+
+    #[test]
+    fn labels_are_few_short_words() {
+        let label = |key: &str, value: &str| {
+            refusal(|config| drop(config.labels.insert(key.to_owned(), value.to_owned())))
+        };
+        assert_eq!(label("com.example/rack", "7 b"), None);
+        for (key, value) in
+            [("", "x"), ("a b", "x"), ("a=b", "x"), ("k", &"x".repeat(257)), (&"k".repeat(257), "x")]
+        {
+            assert_eq!(label(key, value).unwrap().0, "labels", "{key}");
+        }
+        let many = |config: &mut SwarmConfig| {
+            config.labels = (0..65).map(|number| (number.to_string(), String::new())).collect();
+        };
+        assert!(refusal(many).unwrap().1.contains("65"));
+    }
+}
