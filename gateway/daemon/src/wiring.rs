@@ -211,7 +211,8 @@ pub fn names_in_record(sandbox: &Meta, task: Option<&Meta>) -> Names {
     match sandbox.owner {
         Owner::Kubernetes => switchyard_cri::names(sandbox, task),
         Owner::Nomad => switchyard_nomad::names(sandbox, task),
-        Owner::Swarm | Owner::Host => Names::new(&task.unwrap_or(sandbox).name),
+        Owner::Swarm => switchyard_swarm::names(sandbox, task),
+        Owner::Host => Names::new(&task.unwrap_or(sandbox).name),
     }
 }
 
@@ -230,7 +231,10 @@ pub fn annotations(sandbox: &Meta, task: Option<&Meta>) -> BTreeMap<String, Stri
 /// The reason.
 pub fn log_of(sandbox: &Sandbox, task: &Task) -> Result<LogLocation, &'static str> {
     match (&task.details.log_path, task.meta.owner) {
-        (Some(file), _) => Ok(log_beneath(switchyard_cri::log_directory(&sandbox.meta), file)),
+        (Some(file), Owner::Kubernetes) => {
+            Ok(log_beneath(switchyard_cri::log_directory(&sandbox.meta), file))
+        }
+        (Some(file), Owner::Nomad | Owner::Swarm | Owner::Host) => Ok(log_beneath(None, file)),
         (None, Owner::Nomad) => match switchyard_nomad::log_files(&task.meta) {
             Some((root, name)) => Ok(LogLocation::Plain { root, dir: "alloc/logs".into(), name }),
             None => Err("its record does not tell the directory of its allocation"),

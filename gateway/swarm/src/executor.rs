@@ -9,15 +9,8 @@ use crate::session::assignments::Changes;
 use crate::session::description::NodeFacts;
 use crate::session::reports::Reports;
 
-mod rejecting;
-
-pub use rejecting::RejectingExecutor;
-
 /// Makes executors: each membership has one.
 pub trait MakeExecutor: Send + Sync {
-    /// Whether tasks can be run. A node that runs none joins drained, whatever is asked for.
-    fn runs_tasks(&self) -> bool;
-
     /// The executor for the tasks of a cluster, whose statuses go to these reports. Without a cluster, whose id is lost,
     /// it is for all tasks of all clusters, which are only removed.
     fn make(&self, member: Option<&MemberName>, reports: Arc<Reports>) -> Arc<dyn Executor>;

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::managers::{Managers, Peer};
 use crate::session::assignments::{Assignments, Change, ITEMS_MAX};
 use crate::store;
-use crate::token::{JoinToken, RootDigest};
+use crate::token::JoinToken;
 
 /// Reads the bytes as a join token: one that is accepted is sent as it is, and no secret is in an error or in what is
 /// printed.

@@ -22,12 +22,13 @@ use switchyard_core::state::TaskState;
 use switchyard_core::{Error, Result};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use tokio::sync::watch;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::dependencies::Dependencies;
 use crate::executor::Executor;
 use crate::from_proto::check_id;
 use crate::life::State;
+use crate::offer::{self, Reservations};
 use crate::plan::PlanContext;
 use crate::record::Record;
 use crate::secrets::SecretFiles;
@@ -39,8 +40,8 @@ use crate::worker::{DesiredState, Worker};
 /// The settings of a task executor.
 #[derive(Debug, Clone)]
 pub struct TaskExecutorSettings {
-    /// The id of the cluster: its tasks alone are touched.
-    pub cluster_id: String,
+    /// The id of the cluster: its tasks alone are touched. `None`: the tasks of every cluster, which are only removed.
+    pub cluster_id: Option<String>,
     /// The id of the node.
     pub node_id: String,
     /// The directory below which each task has one for its log.
@@ -73,7 +74,11 @@ pub(crate) struct TaskContext {
     facts: watch::Receiver<NodeFacts>,
     /// The desired states of the assigned tasks.
     desired: Mutex<BTreeMap<String, watch::Sender<DesiredState>>>,
+    /// What the assigned tasks reserve.
+    pub(crate) reservations: Arc<Mutex<Reservations>>,
     workers: TaskTracker,
+    /// Keeps the facts up to date.
+    _offer: Option<AbortOnDropHandle<()>>,
 }
 
 // === impl TaskExecutor ===
@@ -95,6 +100,22 @@ impl Executor for TaskExecutor {
             self.apply_one(change);
         }
     }
+
+    async fn recover(&self) {
+        if let Err(error) = self.remove_old_files().await {
+            tracing::warn!(
+                error = error.report(),
+                "secrets of ended tasks cannot be removed: they stay on a tmpfs"
+            );
+        }
+    }
+
+    async fn remove_all(&self) -> Result<()> {
+        self.apply(Changes { is_complete: true, list: Vec::new() }).await;
+        self.idle().await;
+        let files = self.shared.files.clone();
+        blocking("removal of the directory for secrets", move || files.close()).await
+    }
 }
 
 impl TaskExecutor {
@@ -107,6 +128,33 @@ impl TaskExecutor {
         facts: watch::Receiver<NodeFacts>,
         reports: Arc<Reports>,
     ) -> Self {
+        Self::of(scope, settings, facts, reports, Arc::default(), None)
+    }
+
+    /// The same, and offers the managers what other owners leave of the node's processors and memory: `facts` is
+    /// everything else that they are told. Needs a runtime.
+    #[must_use]
+    pub fn offering(
+        scope: Scope,
+        settings: TaskExecutorSettings,
+        facts: NodeFacts,
+        reports: Arc<Reports>,
+    ) -> Self {
+        let reservations = Arc::<Mutex<Reservations>>::default();
+        let (told, receiver) = watch::channel(facts.clone());
+        let keep = offer::keep(scope.clone(), facts, Arc::clone(&reservations), told);
+        let keep = AbortOnDropHandle::new(tokio::spawn(keep));
+        Self::of(scope, settings, receiver, reports, reservations, Some(keep))
+    }
+
+    fn of(
+        scope: Scope,
+        settings: TaskExecutorSettings,
+        facts: watch::Receiver<NodeFacts>,
+        reports: Arc<Reports>,
+        reservations: Arc<Mutex<Reservations>>,
+        offer: Option<AbortOnDropHandle<()>>,
+    ) -> Self {
         let files = SecretFiles::new(settings.files_dir.clone());
         let shared = TaskContext {
             scope,
@@ -117,7 +165,9 @@ impl TaskExecutor {
             locks: KeyedLock::default(),
             facts: facts.clone(),
             desired: Mutex::default(),
+            reservations,
             workers: TaskTracker::new(),
+            _offer: offer,
         };
         Self { shared: Arc::new(shared), facts }
     }
@@ -127,7 +177,7 @@ impl TaskExecutor {
     ///
     /// # Errors
     /// Files cannot be removed: nothing else is affected.
-    pub async fn recover(&self) -> Result<()> {
+    pub async fn remove_old_files(&self) -> Result<()> {
         let TaskContext { scope, files, .. } = &*self.shared;
         scope.recovered().await;
         let runs = |state: &TaskState| match state {
@@ -142,18 +192,6 @@ impl TaskExecutor {
             tasks.iter().filter(|task| runs(&task.state)).map(|task| task.meta.name.clone()).collect();
         let files = files.clone();
         blocking("removal of secrets", move || files.retain(|task| kept.contains(task))).await
-    }
-
-    /// Stops and removes all tasks of the cluster, as when the node leaves it. Returns when that is done.
-    /// Cancel-safe: the removal continues.
-    ///
-    /// # Errors
-    /// The directory for secrets, which is empty, cannot be removed.
-    pub async fn remove_all(&self) -> Result<()> {
-        self.apply(Changes { is_complete: true, list: Vec::new() }).await;
-        self.idle().await;
-        let files = self.shared.files.clone();
-        blocking("removal of the directory for secrets", move || files.close()).await
     }
 
     /// Waits until no task is worked on: until all removals are done, and all other workers have ended with
@@ -196,7 +234,9 @@ impl TaskExecutor {
             .collect();
         // The gateway has recovered, so that there is a list.
         let sandboxes = scope.sandboxes().unwrap_or_default();
-        let of_cluster = |record: &Record| record.cluster_id == settings.cluster_id;
+        let of_cluster = |record: &Record| {
+            settings.cluster_id.as_ref().is_none_or(|cluster| record.cluster_id == *cluster)
+        };
         let objects = sandboxes
             .iter()
             .filter(|sandbox| of_cluster(&Record::of(&sandbox.meta)))
@@ -227,6 +267,9 @@ impl TaskExecutor {
             tracing::warn!(error = error.report(), "a manager has assigned a task without a valid id");
             return;
         }
+        if state < State::Shutdown {
+            shared.reservations.lock().put(&task);
+        }
         let (sender, wanted) = watch::channel(DesiredState { state, removed: false });
         desired.insert(task.id.clone(), sender);
         let worker = Worker::new(Arc::clone(shared), task.id.clone(), Some(task), wanted);
@@ -243,6 +286,7 @@ impl TaskExecutor {
             sender.send_replace(removal);
         }
         shared.reports.forget(&id);
+        shared.reservations.lock().remove(&id);
         if sender.is_some() || check_id("id", &id).is_err() {
             return;
         }
@@ -263,7 +307,7 @@ impl TaskContext {
         };
         let handlers = self.scope.handlers();
         PlanContext {
-            cluster_id: self.settings.cluster_id.clone(),
+            cluster_id: self.settings.cluster_id.clone().unwrap_or_default(),
             node_id: self.settings.node_id.clone(),
             hostname,
             architecture,

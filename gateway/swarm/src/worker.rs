@@ -226,6 +226,9 @@ impl Worker {
 
     /// Reports the state of the task, unless it is removed: then the manager has forgotten it.
     fn report(&mut self, report: Report) {
+        if report.state.is_terminal() {
+            self.shared.reservations.lock().remove(&self.id);
+        }
         let wanted = self.wanted.borrow();
         if wanted.removed || self.quiet {
             return;

@@ -34,7 +34,7 @@ impl SwarmNode {
         let gateway = Gateway::new(world.backend(), Limits::default());
         gateway.recover().await.expect("a fresh backend recovers");
         let settings = TaskExecutorSettings {
-            cluster_id: "cluster1".into(),
+            cluster_id: Some("cluster1".into()),
             node_id: "node1".into(),
             log_dir: world.root().state().join("swarm/logs"),
             files_dir: world.root().run().join("swarm/files"),
@@ -44,7 +44,7 @@ impl SwarmNode {
         let (_, facts) = watch::channel(facts("host-1"));
         let reports = Arc::<Reports>::default();
         let executor = TaskExecutor::new(gateway.scope(Owner::Swarm), settings, facts, reports.clone());
-        executor.recover().await.expect("there are no files yet, or they can be removed");
+        executor.remove_old_files().await.expect("there are no files yet, or they can be removed");
         Self { gateway, executor, reports }
     }
 

@@ -62,6 +62,14 @@ impl Scope {
         self.gateway.shared.limits.get().capacity
     }
 
+    /// The processors and memory that the tasks of all other owners reserve.
+    #[must_use]
+    pub fn reserved_by_others(&self) -> Reserved {
+        let ledger = self.gateway.ledger();
+        let others = ledger.compute.reserved().iter().filter(|(owner, _)| **owner != self.owner);
+        others.fold(Reserved::default(), |sum, (_, reserved)| sum.plus(*reserved))
+    }
+
     /// This owner's events from now on.
     #[must_use]
     pub fn subscribe(&self) -> Subscription {

@@ -24,6 +24,8 @@ pub struct SwarmConfig {
     pub availability: JoinAvailability,
     /// Labels of the node that constraints of services find.
     pub labels: BTreeMap<String, String>,
+    /// The first and the last of the host ports from which those are chosen that a service publishes without a number.
+    pub port_range: [u16; 2],
 }
 
 /// Whether the scheduler of a swarm may place tasks on a node that joins.
@@ -47,6 +49,7 @@ impl Default for SwarmConfig {
             managers: Vec::new(),
             availability: JoinAvailability::default(),
             labels: BTreeMap::new(),
+            port_range: [61000, 64999],
         }
     }
 }
@@ -77,6 +80,10 @@ impl SwarmConfig {
             if let Err(why) = switchyard_swarm::check_address(manager) {
                 return Err(("managers", format!("{manager:?} is no HOST or HOST:PORT: {why}")));
             }
+        }
+        let [first, last] = self.port_range;
+        if first == 0 || first > last {
+            return Err(("port_range", format!("[{first}, {last}] is no range: write it as [61000, 64999]")));
         }
         if self.labels.len() > LABELS_MAX {
             return Err((
@@ -129,6 +136,16 @@ mod tests {
             config.managers = vec!["m".to_owned(); 17];
         });
         assert!(why.unwrap().1.contains("17 managers"));
+    }
+
+    #[test]
+    fn port_range_is_one() {
+        for range in [[1, 65535], [61000, 61000]] {
+            assert_eq!(refusal(|config| config.port_range = range), None);
+        }
+        for range in [[0, 10], [2, 1]] {
+            assert_eq!(refusal(|config| config.port_range = range).unwrap().0, "port_range", "{range:?}");
+        }
     }
 
     #[test]

@@ -1,56 +1,89 @@
 //! This node as a worker of a Docker swarm.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use switchyard_core::gateway::Scope;
 use switchyard_core::operation::Operations;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
 use switchyard_swarm::{
-    Executor, JoinByFile, MakeExecutor, MemberName, NodeActor, NodeFacts, NodeParts, RejectingExecutor,
-    Reports, SwarmNode,
+    Executor, JoinByFile, MakeExecutor, MemberName, NodeActor, NodeFacts, NodeParts, Reports, SwarmNode,
+    TaskExecutor, TaskExecutorSettings,
 };
 
 use crate::config::{Config, JoinAvailability, SwarmConfig};
 use crate::metrics::VERSION;
 
-/// What managers and operators read of a task that is assigned nevertheless.
-const REJECTION: &str = "this version of switchyard runs no tasks of a swarm";
+/// The kinds of networks that tasks may have: none but those of the node, and the gateway's own bridge. A managers'
+/// scheduler places nothing here that wants another one, such as an overlay network.
+const NETWORKS: [&str; 2] = ["host", "bridge"];
 
-/// Makes executors that run no tasks: the scheduler is told of no network and no resources, so that nothing can be
-/// placed here.
-#[derive(Debug)]
-struct RejectAll {
-    labels: BTreeMap<String, String>,
+/// The drivers of logs that tasks may have.
+const LOGS: [&str; 2] = ["json-file", "local"];
+
+/// The drivers of volumes that tasks may have.
+const VOLUMES: [&str; 1] = ["local"];
+
+/// How long a pull may take: an image of some gigabytes over a slow link.
+const PULL_LIMIT: Duration = Duration::from_secs(1800);
+
+/// Makes executors that run the tasks of a cluster by the gateway.
+struct RunTasks {
+    scope: Scope,
+    facts: NodeFacts,
+    /// The settings, but for the names of the cluster and the node.
+    settings: TaskExecutorSettings,
 }
 
-impl MakeExecutor for RejectAll {
-    fn runs_tasks(&self) -> bool {
-        false
-    }
-
-    fn make(&self, _member: Option<&MemberName>, reports: Arc<Reports>) -> Arc<dyn Executor> {
-        let facts = NodeFacts {
-            hostname: hostname(),
-            architecture: std::env::consts::ARCH.to_owned(),
-            version: format!("switchyard {VERSION}"),
-            labels: self.labels.clone(),
-            ..NodeFacts::default()
+impl MakeExecutor for RunTasks {
+    fn make(&self, member: Option<&MemberName>, reports: Arc<Reports>) -> Arc<dyn Executor> {
+        let settings = TaskExecutorSettings {
+            cluster_id: member.map(|member| member.cluster.clone()),
+            node_id: member.map(|member| member.node.clone()).unwrap_or_default(),
+            ..self.settings.clone()
         };
-        Arc::new(RejectingExecutor::new(facts, reports, REJECTION))
+        Arc::new(TaskExecutor::offering(self.scope.clone(), settings, self.facts.clone(), reports))
     }
 }
 
 /// The node's part in a swarm over this scope: the handle, and the actor that has to be run.
 #[must_use]
 pub fn swarm(config: &Config, scope: Scope, operations: Operations) -> (SwarmNode, NodeActor) {
-    let SwarmConfig { enabled: _, join_token_file, managers, availability, labels } = config.swarm.clone();
+    let SwarmConfig {
+        enabled: _,
+        join_token_file,
+        managers,
+        availability,
+        labels,
+        port_range: [first, last],
+    } = config.swarm.clone();
     let join_by_file = join_token_file.map(|token_file| JoinByFile {
         token_file,
         managers,
         availability: proto_availability(availability),
     });
-    let maker = Arc::new(RejectAll { labels });
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let maker = Arc::new(RunTasks {
+        scope: scope.clone(),
+        facts: NodeFacts {
+            hostname: hostname(),
+            architecture: std::env::consts::ARCH.to_owned(),
+            version: format!("switchyard {VERSION}"),
+            labels,
+            networks: words(&NETWORKS),
+            logs: words(&LOGS),
+            volumes: words(&VOLUMES),
+            ..NodeFacts::default()
+        },
+        settings: TaskExecutorSettings {
+            cluster_id: None,
+            node_id: String::new(),
+            log_dir: config.paths.state.join("swarm-logs"),
+            files_dir: config.paths.run.join("swarm"),
+            port_range: first..=last,
+            pull_timeout: PULL_LIMIT,
+        },
+    });
     SwarmNode::new(NodeParts {
         dir: config.paths.state.join("swarm"),
         join_by_file,

@@ -114,8 +114,7 @@ impl NodeActor {
         let joining = CurrentPhase::Joining { error: None, is_asked_for: false };
         match (&self.join_by_file, &departure) {
             (Some(file), None) => {
-                let mut file = file.clone();
-                file.availability = self.possible(file.availability);
+                let file = file.clone();
                 self.enter(joining);
                 activities::join_by_file(
                     self.store.clone(),
@@ -219,7 +218,7 @@ impl NodeActor {
         }
     }
 
-    fn join(&mut self, mut request: JoinRequest, caller: Option<Caller>) -> Result<Activity, Error> {
+    fn join(&mut self, request: JoinRequest, caller: Option<Caller>) -> Result<Activity, Error> {
         match &self.state.borrow().phase {
             CurrentPhase::NotJoined { .. } | CurrentPhase::Joining { is_asked_for: false, .. } => {}
             CurrentPhase::Joining { .. } => return Err(Error::Busy { doing: "joining" }),
@@ -235,7 +234,6 @@ impl NodeActor {
                 return Err(Error::StillMember { reason: error.clone() });
             }
         }
-        request.availability = self.possible(request.availability);
         self.enter(CurrentPhase::Joining { error: None, is_asked_for: true });
         Ok(activities::join_as_asked(self.store.clone(), &self.operations, request, caller))
     }
@@ -290,11 +288,6 @@ impl NodeActor {
         tracing::error!(error = error.report(), "this node is no working member of its swarm");
         self.enter(CurrentPhase::Ended { member, error: error.report() });
         activities::rest()
-    }
-
-    /// What can be asked for: a node that runs no tasks is drained.
-    fn possible(&self, availability: Availability) -> Availability {
-        if self.maker.runs_tasks() { availability } else { Availability::Drain }
     }
 
     fn member_name(&self) -> Option<MemberName> {

@@ -53,10 +53,6 @@ struct CountingExecutor {
 }
 
 impl MakeExecutor for CountingMaker {
-    fn runs_tasks(&self) -> bool {
-        true
-    }
-
     fn make(&self, _: Option<&MemberName>, _: Arc<Reports>) -> Arc<dyn Executor> {
         Arc::new(CountingExecutor {
             facts: watch::Sender::new(NodeFacts::default()),

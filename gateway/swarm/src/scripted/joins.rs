@@ -27,7 +27,7 @@ impl Node {
 
     async fn join(&self, manager: &ScriptedManager) -> Result<Identity, Error> {
         let request = JoinRequest {
-            manager: manager.address.to_string(),
+            managers: vec![manager.address.to_string()],
             token: manager.token(),
             availability: Availability::Drain,
         };
@@ -135,7 +135,7 @@ async fn hostile_roots_and_ids_are_refused() {
     manager.change(|script| script.roots = Some(b"no certificate".to_vec()));
     let token = format!("SWMTKN-1-{}-{}", RootDigest::of(b"no certificate"), super::manager::SECRET);
     let request = JoinRequest {
-        manager: manager.address.to_string(),
+        managers: vec![manager.address.to_string()],
         token: token.parse().unwrap(),
         availability: Availability::Drain,
     };

@@ -37,8 +37,14 @@ impl Executor for Idle {
         self.facts.subscribe()
     }
 
+    async fn recover(&self) {}
+
     async fn apply(&self, changes: Changes) {
         self.changes.lock().push(changes);
+    }
+
+    async fn remove_all(&self) -> switchyard_core::Result<()> {
+        Ok(())
     }
 }
 
@@ -57,7 +63,7 @@ impl Running {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::new(dir.path().join("swarm"));
         let request = JoinRequest {
-            manager: manager.address.to_string(),
+            managers: vec![manager.address.to_string()],
             token: manager.token(),
             availability: Availability::Drain,
         };

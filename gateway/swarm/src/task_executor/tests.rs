@@ -46,7 +46,7 @@ impl TestNode {
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
         gateway.recover().await.unwrap();
         let settings = TaskExecutorSettings {
-            cluster_id: CLUSTER.into(),
+            cluster_id: Some(CLUSTER.into()),
             node_id: "node1".into(),
             log_dir: place.path().join("logs"),
             files_dir: place.path().join("files"),
@@ -56,7 +56,7 @@ impl TestNode {
         let (_, facts) = watch::channel(NodeFacts::default());
         let reports = Arc::<Reports>::default();
         let executor = TaskExecutor::new(gateway.scope(Owner::Swarm), settings, facts, reports.clone());
-        executor.recover().await.unwrap();
+        executor.remove_old_files().await.unwrap();
         let (sender, statuses) = watch::channel(Statuses::new());
         // A manager that takes what is reported.
         let manager = tokio::spawn(async move {

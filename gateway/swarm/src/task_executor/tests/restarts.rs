@@ -155,7 +155,7 @@ async fn complete_list_removes_what_it_does_not_name_of_its_own_cluster_alone() 
         node.reported(number, State::Running).await;
     }
     let settings = node.executor.shared.settings.clone();
-    let other = TaskExecutorSettings { cluster_id: "cluster2".into(), ..settings };
+    let other = TaskExecutorSettings { cluster_id: Some("cluster2".into()), ..settings };
     let scope = node.gateway.scope(Owner::Swarm);
     let foreign = TaskExecutor::new(scope.clone(), other, node.executor.facts(), Arc::default());
     foreign.apply(Changes { is_complete: false, list: vec![Change::Task(Arc::new(running(3, &[])))] }).await;
