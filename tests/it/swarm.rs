@@ -4,10 +4,12 @@ use switchyard_swarm::NodeFacts;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::agent::TestAgent;
 
+mod daemon;
 mod failover;
 mod joins;
 mod kills;
 mod rotation;
+mod services;
 mod sessions;
 mod tasks;
 

@@ -16,6 +16,7 @@ use switchyard_steps::{KILL_FILE, Step};
 
 use crate::host::eventually;
 use crate::http;
+use crate::prereq;
 use crate::root::PrivateRoot;
 
 /// How long a start may take: a machine under test load starts containerd slowly.
@@ -35,6 +36,8 @@ pub struct Daemon {
     log: PathBuf,
     run: PathBuf,
     variables: Vec<(String, String)>,
+    /// The network namespace that it runs in; `None`: that of the test.
+    netns: Option<PathBuf>,
 }
 
 impl Daemon {
@@ -69,7 +72,21 @@ impl Daemon {
     pub fn prepare(root: &PrivateRoot, extra_toml: &str) -> Self {
         root.write_config(extra_toml);
         let variables = Vec::new();
-        Self { child: None, config: root.config(), log: root.daemon_log(), run: root.run(), variables }
+        Self {
+            child: None,
+            config: root.config(),
+            log: root.daemon_log(),
+            run: root.run(),
+            variables,
+            netns: None,
+        }
+    }
+
+    /// Runs it in a network namespace from its next start on.
+    #[must_use]
+    pub fn inside(mut self, netns: &Path) -> Self {
+        self.netns = Some(netns.to_owned());
+        self
     }
 
     /// The id of its process.
@@ -216,7 +233,15 @@ impl Daemon {
         let _ = fs::remove_file(self.run.join("admin.addr"));
         let log = File::options().create(true).append(true).open(&self.log).expect("the root can be written");
         let errors = log.try_clone().expect("a file can be opened twice");
-        let mut command = Command::new(self.program());
+        let mut command = match &self.netns {
+            None => Command::new(self.program()),
+            Some(netns) => {
+                // It becomes the daemon.
+                let mut command = Command::new(prereq::require("nsenter", "util-linux"));
+                command.arg(format!("--net={}", netns.display())).arg("--").arg(self.program());
+                command
+            }
+        };
         command.arg("serve").arg("--config").arg(&self.config).envs(self.variables.iter().cloned());
         command.env(KILL_FILE, self.kill_file());
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
@@ -261,9 +286,12 @@ impl Daemon {
     }
 
     fn is_ready(&self) -> bool {
-        self.find_admin()
-            .and_then(|admin| http::get(admin, "/readyz").ok())
-            .is_some_and(|answer| answer.status == 200)
+        let Some(admin) = self.find_admin() else { return false };
+        let answer = match &self.netns {
+            None => http::get(admin, "/readyz"),
+            Some(_) => http::get_unix(&self.run.join("admin.sock"), "/readyz"),
+        };
+        answer.is_ok_and(|answer| answer.status == 200)
     }
 
     fn readiness(&self) -> String {

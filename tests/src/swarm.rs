@@ -17,6 +17,7 @@ use crate::prereq;
 use crate::scratch::Scratch;
 
 pub mod agent;
+pub mod worker;
 
 /// How long dockerd may take to start or to end.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -226,6 +227,12 @@ impl SwarmCluster {
             setns(netns, CloneFlags::CLONE_NEWNET).expect("root can enter a namespace");
             work()
         })
+    }
+
+    /// The network namespace of the managers.
+    #[must_use]
+    pub fn netns(&self) -> &Path {
+        &self.netns
     }
 
     /// The directory of everything.

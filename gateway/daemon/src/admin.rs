@@ -163,7 +163,7 @@ impl AdminPages {
                 .merge(logs::routes())
                 .merge(objects::routes())
                 .merge(settings::routes())
-                .merge(swarm::routes())
+                .merge(swarm::routes(Arc::clone(&self.source), self.reloader.clone()))
                 .layer(from_fn(access::admit)),
         };
         router.with_state(ListenerPages { admin: self.clone(), reach })

@@ -1,4 +1,4 @@
-//! Checks of an HTTP request before it is served: its host name, and that it has no body.
+//! Checks of an HTTP request before it is served: its host name, and that it has no body unless its page takes one.
 //!
 //! A web page can make its visitor's browser send requests to loopback under the page's own host name, if
 //! that resolves to 127.0.0.1 (DNS rebinding), and read the answers. Such a request has that name in its Host
@@ -8,8 +8,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::header::HOST;
 use http::uri::Authority;
-use http::{Request, StatusCode, Version};
+use http::{Method, Request, StatusCode, Version};
 use hyper::body::Body;
+
+/// The only page that takes a body.
+pub(super) const JOIN_PATH: &str = "/v1/swarm/join";
 
 /// Which host names a listener accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +33,8 @@ impl Hosts {
 
 /// The status and reason with which a request is refused; `None` if it is accepted.
 pub(super) fn refusal(hosts: Hosts, request: &Request<impl Body>) -> Option<(StatusCode, String)> {
-    if !request.body().is_end_stream() {
-        return Some((StatusCode::PAYLOAD_TOO_LARGE, "no page takes a request with a body\n".into()));
+    if !request.body().is_end_stream() && !takes_body(request) {
+        return Some((StatusCode::PAYLOAD_TOO_LARGE, "this page takes no request with a body\n".into()));
     }
     if hosts == Hosts::Any {
         return None;
@@ -58,6 +61,12 @@ pub(super) fn refusal(hosts: Hosts, request: &Request<impl Body>) -> Option<(Sta
         }
         Err(why) => Some((StatusCode::BAD_REQUEST, why.into())),
     }
+}
+
+/// Whether a page may read the body of this request, within its own limit. A listener that does not have the page does
+/// not read the body.
+fn takes_body(request: &Request<impl Body>) -> bool {
+    request.method() == Method::POST && request.uri().path() == JOIN_PATH
 }
 
 /// Whether the name is resolved without DNS.
@@ -116,10 +125,17 @@ mod tests {
     }
 
     #[test]
-    fn request_with_a_body_is_rejected() {
-        let request = Request::get("/livez").header(HOST, "localhost").body(Full::new(&b"x"[..])).unwrap();
-        let refused = refusal(Hosts::Any, &request).map(|(status, _)| status);
-        assert_eq!(refused, Some(StatusCode::PAYLOAD_TOO_LARGE));
+    fn request_with_a_body_is_rejected_unless_its_page_takes_one() {
+        for (method, path, expected) in [
+            (Method::GET, "/livez", Some(StatusCode::PAYLOAD_TOO_LARGE)),
+            (Method::POST, "/v1/config/reload", Some(StatusCode::PAYLOAD_TOO_LARGE)),
+            (Method::GET, JOIN_PATH, Some(StatusCode::PAYLOAD_TOO_LARGE)),
+            (Method::POST, JOIN_PATH, None),
+        ] {
+            let request = Request::builder().method(method).uri(path).header(HOST, "localhost");
+            let request = request.body(Full::new(&b"x"[..])).unwrap();
+            assert_eq!(refusal(Hosts::Any, &request).map(|(status, _)| status), expected, "{path}");
+        }
     }
 
     #[test]

@@ -3,22 +3,25 @@
 //! The token of a join comes in the body of the request, so that the daemon opens no file that a client names. It is
 //! in no answer, log or audit line.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Bytes, to_bytes};
+use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{get, post};
+use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 use switchyard_swarm::{Error, JOIN_MANAGERS_MAX, JoinRequest, JoinToken, SwarmNode, check_address};
 use tokio::time::timeout;
 
-use super::ListenerPages;
 use super::answers::{json, json_with, status_of, text};
+use super::host::JOIN_PATH;
 use crate::config::JoinAvailability;
-use crate::status::SwarmView;
+use crate::reload::Reloader;
+use crate::status::{StatusSource, SwarmView};
 use crate::wiring;
 
 /// The largest body of a join, in bytes.
@@ -27,8 +30,18 @@ const BODY_MAX: usize = 16 << 10;
 /// How long an answer waits for the end of a join or leave. After that it says that it is still going on.
 const WAIT: Duration = Duration::from_secs(20);
 
-pub(super) fn routes() -> Router<ListenerPages> {
-    Router::new().route("/v1/swarm", get(status).delete(leave)).route("/v1/swarm/join", post(join))
+/// What the pages are about.
+#[derive(Clone)]
+struct SwarmPages {
+    source: Arc<dyn StatusSource>,
+    reloader: Reloader,
+}
+
+pub(super) fn routes<S>(source: Arc<dyn StatusSource>, reloader: Reloader) -> Router<S> {
+    Router::new()
+        .route("/v1/swarm", get(status).delete(leave))
+        .route(JOIN_PATH, post(join))
+        .with_state(SwarmPages { source, reloader })
 }
 
 /// The body of a join. It has no `Debug`: the token is secret.
@@ -47,21 +60,21 @@ struct JoinBody {
 /// Why a join is not even begun.
 type Refusal = (StatusCode, String);
 
-async fn status(State(pages): State<ListenerPages>) -> Response {
+async fn status(State(pages): State<SwarmPages>) -> Response {
     match swarm(&pages) {
         Ok(swarm) => json(&view(swarm)),
         Err((status, why)) => text(status, format!("{why}\n")),
     }
 }
 
-async fn join(State(pages): State<ListenerPages>, request: Request) -> Response {
+async fn join(State(pages): State<SwarmPages>, request: Request) -> Response {
     let begun = async {
         let swarm = swarm(&pages)?;
-        let body = to_bytes(request.into_body(), BODY_MAX).await.map_err(|_| {
+        let body = Limited::new(request.into_body(), BODY_MAX).collect().await.map_err(|_| {
             let why = format!("the body cannot be read, or has more than {BODY_MAX} bytes");
             (StatusCode::PAYLOAD_TOO_LARGE, why)
         })?;
-        Ok((swarm.clone(), parse(&body)?))
+        Ok((swarm.clone(), parse(&body.to_bytes())?))
     };
     match begun.await {
         Ok((swarm, request)) => answer(&swarm, swarm.join(request)).await,
@@ -69,16 +82,16 @@ async fn join(State(pages): State<ListenerPages>, request: Request) -> Response 
     }
 }
 
-async fn leave(State(pages): State<ListenerPages>) -> Response {
+async fn leave(State(pages): State<SwarmPages>) -> Response {
     match swarm(&pages) {
         Ok(swarm) => answer(swarm, swarm.leave()).await,
         Err((status, why)) => refused(status, &why),
     }
 }
 
-fn swarm(pages: &ListenerPages) -> Result<&SwarmNode, Refusal> {
-    pages.admin.source.swarm().ok_or_else(|| {
-        if pages.admin.reloader.effective().config.swarm.enabled {
+fn swarm(pages: &SwarmPages) -> Result<&SwarmNode, Refusal> {
+    pages.source.swarm().ok_or_else(|| {
+        if pages.reloader.effective().config.swarm.enabled {
             (StatusCode::SERVICE_UNAVAILABLE, "the daemon is starting: try again".to_owned())
         } else {
             let why = "this node takes part in no swarm: swarm.enabled is false in its configuration";

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::gate::GateLayer;
 use crate::layer::RpcLayer;
 use crate::listener::{GuardedListener, ListenError, OwnConnector, SocketFile, own_connections};
+use crate::metrics::VERSION;
 use crate::self_check::Question;
 use crate::wiring::{self, LiveSettings, Wiring};
 
@@ -108,7 +109,7 @@ impl Daemon {
             return;
         }
         let operations = self.history.operations.clone();
-        let (handle, actor) = wiring::swarm(&self.config, gateway.scope(Owner::Swarm), operations);
+        let (handle, actor) = wiring::swarm(&self.config, VERSION, gateway.scope(Owner::Swarm), operations);
         self.node.set_swarm(handle);
         self.spawn("swarm", actor.run());
     }

@@ -12,7 +12,6 @@ use switchyard_swarm::{
 };
 
 use crate::config::{Config, JoinAvailability, SwarmConfig};
-use crate::metrics::VERSION;
 
 /// The kinds of networks that tasks may have: none but those of the node, and the gateway's own bridge. A managers'
 /// scheduler places nothing here that wants another one, such as an overlay network.
@@ -46,9 +45,9 @@ impl MakeExecutor for RunTasks {
     }
 }
 
-/// The node's part in a swarm over this scope: the handle, and the actor that has to be run.
+/// The node's part in a swarm over this scope, under the version of this program: the handle, and the actor that has to be run.
 #[must_use]
-pub fn swarm(config: &Config, scope: Scope, operations: Operations) -> (SwarmNode, NodeActor) {
+pub fn swarm(config: &Config, version: &str, scope: Scope, operations: Operations) -> (SwarmNode, NodeActor) {
     let SwarmConfig {
         enabled: _,
         join_token_file,
@@ -68,7 +67,7 @@ pub fn swarm(config: &Config, scope: Scope, operations: Operations) -> (SwarmNod
         facts: NodeFacts {
             hostname: hostname(),
             architecture: std::env::consts::ARCH.to_owned(),
-            version: format!("switchyard {VERSION}"),
+            version: format!("switchyard {version}"),
             labels,
             networks: words(&NETWORKS),
             logs: words(&LOGS),

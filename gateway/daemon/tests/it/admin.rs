@@ -41,6 +41,7 @@ mod logs;
 mod metrics_listener;
 mod objects;
 mod programs;
+mod swarm;
 
 #[derive(Default)]
 struct Fake {

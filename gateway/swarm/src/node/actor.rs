@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use switchyard_core::gateway::Scope;
 use switchyard_core::operation::{Caller, Operations};
-use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
 use tokio::sync::{mpsc, watch};
 
 use super::activities::{self, Activity, ActivityEnd, StoredState};

@@ -1,0 +1,117 @@
+//! Services that a real manager places on the daemon.
+
+use std::fs;
+
+use serde_json::Value;
+use switchyard_tests::image::busybox;
+use switchyard_tests::registry::Registry;
+use switchyard_tests::swarm::SwarmCluster;
+use switchyard_tests::swarm::worker::SwarmWorker;
+
+/// A registry in the network namespace of the managers, and the image in it.
+fn registry(cluster: &SwarmCluster) -> (Registry, String) {
+    let started = cluster.within(|| {
+        let registry = Registry::start();
+        registry.push("library/busybox:1", &busybox().build());
+        let image = registry.reference("library/busybox:1");
+        (registry, image)
+    });
+    started.join().expect("the registry serves")
+}
+
+/// Creates a service on the worker: these options, then the image and its command.
+fn create(cluster: &SwarmCluster, name: &str, options: &[&str], image: &str, script: &str) {
+    let common = [
+        "service",
+        "create",
+        "--detach",
+        "--no-resolve-image",
+        "--constraint",
+        "node.role==worker",
+        "--network",
+        "host",
+        "--name",
+        name,
+    ];
+    cluster.docker(&[&common, options, &[image, "sh", "-c", script]].concat());
+}
+
+/// The tasks of a service, as the manager lists them, each with its history.
+fn tasks(cluster: &SwarmCluster, service: &str) -> Vec<String> {
+    let format = "{{.ID}} {{.CurrentState}} {{.Error}}";
+    let list = cluster.docker(&["service", "ps", "--no-trunc", "--format", format, service]);
+    list.lines().map(str::to_owned).collect()
+}
+
+/// The ids of these tasks.
+fn ids(tasks: &[String]) -> Vec<String> {
+    let mut ids: Vec<_> = tasks.iter().filter_map(|task| task.split(' ').next()).map(str::to_owned).collect();
+    ids.sort();
+    ids
+}
+
+/// The tasks of Swarm that the daemon has: what people call them, and their states.
+fn objects(worker: &SwarmWorker) -> Vec<(String, String)> {
+    let list = worker.output(&["ps", "--owner", "swarm", "--output", "json"]);
+    let objects: Value = serde_json::from_str(&list).expect("it is JSON");
+    let field = |task: &Value, name: &str| task[name].as_str().expect("it is text").to_owned();
+    let tasks = objects["tasks"].as_array().expect("there is a list");
+    let mut shown: Vec<_> =
+        tasks.iter().map(|task| (field(task, "display_name"), field(task, "state"))).collect();
+    shown.sort();
+    shown
+}
+
+#[test]
+fn service_runs_outlives_kills_of_the_daemon_and_is_removed() {
+    let cluster = SwarmCluster::new();
+    let (_registry, image) = registry(&cluster);
+    let mut worker = SwarmWorker::start(&cluster, |_| String::new());
+    worker.join(&cluster, &cluster.token("worker"));
+    create(&cluster, "web", &["--replicas", "2"], &image, "echo served; exec sleep 1000");
+    let run = || tasks(&cluster, "web").iter().filter(|task| task.contains(" Running ")).count() == 2;
+    cluster.wait_until("both tasks run", run);
+    let running = |name: &str| (name.to_owned(), "running".to_owned());
+    assert_eq!(objects(&worker), [running("web.1"), running("web.2")]);
+    assert_eq!(worker.output(&["logs", "web.1"]), "served\n");
+
+    let before = ids(&tasks(&cluster, "web"));
+    for _ in 0..3 {
+        worker.daemon().kill9();
+        worker.daemon().restart();
+        cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
+        assert_eq!(objects(&worker), [running("web.1"), running("web.2")]);
+    }
+    // A task that had been taken for lost would have a successor.
+    assert_eq!(ids(&tasks(&cluster, "web")), before);
+
+    cluster.docker(&["service", "scale", "--detach", "web=1"]);
+    cluster.wait_until("one task is removed", || objects(&worker).len() == 1);
+    cluster.docker(&["service", "rm", "web"]);
+    cluster.wait_until("all tasks are removed", || objects(&worker).is_empty());
+    let logs = worker.root().state().join("swarm-logs");
+    let left: Vec<_> = fs::read_dir(logs).map(|entries| entries.flatten().collect()).unwrap_or_default();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn ends_of_tasks_are_told_in_the_words_of_docker() {
+    let cluster = SwarmCluster::new();
+    let (_registry, image) = registry(&cluster);
+    let worker = SwarmWorker::start(&cluster, |_| String::new());
+    worker.join(&cluster, &cluster.token("worker"));
+    let once = ["--restart-condition", "none"];
+    create(&cluster, "failing", &once, &image, "exit 3");
+    create(&cluster, "job", &["--mode", "replicated-job", "--replicas", "2"], &image, "true");
+    let absent = image.replace("busybox:1", "absent:1");
+    create(&cluster, "absent", &once, &absent, "true");
+    let told = |service: &str, part: &str| {
+        cluster.wait_until(part, || tasks(&cluster, service).iter().any(|task| task.contains(part)));
+    };
+    told("failing", "task: non-zero exit (3)");
+    told("job", " Complete ");
+    told("absent", " Rejected ");
+    // Managers keep completed tasks of a job for some time.
+    worker.output(&["swarm", "leave"]);
+    assert_eq!(objects(&worker), []);
+}

@@ -1,0 +1,114 @@
+//! A daemon beside the managers of a swarm, in their network namespace.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use super::SwarmCluster;
+use crate::daemon::{Daemon, binary};
+use crate::root::PrivateRoot;
+
+/// A daemon that can join a swarm. Dropping it ends everything.
+#[derive(Debug)]
+pub struct SwarmWorker {
+    daemon: Daemon,
+    // Must be the last field: dropping the root removes the files that the daemon uses.
+    root: PrivateRoot,
+}
+
+// === impl SwarmWorker ===
+
+impl SwarmWorker {
+    /// Starts a daemon with the configuration that `configure` gives for its root.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    #[track_caller]
+    #[must_use]
+    pub fn start(cluster: &SwarmCluster, configure: impl FnOnce(&PrivateRoot) -> String) -> Self {
+        let root = PrivateRoot::new();
+        let mut daemon = Daemon::prepare(&root, &configure(&root)).inside(cluster.netns());
+        daemon.spawn();
+        daemon.wait_ready();
+        Self { daemon, root }
+    }
+
+    /// The daemon.
+    pub const fn daemon(&mut self) -> &mut Daemon {
+        &mut self.daemon
+    }
+
+    /// The root.
+    #[must_use]
+    pub const fn root(&self) -> &PrivateRoot {
+        &self.root
+    }
+
+    /// Runs a command of the command line against the daemon.
+    ///
+    /// # Panics
+    /// If the binary cannot be run.
+    #[must_use]
+    pub fn call(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(binary());
+        command.args(words).arg("--socket").arg(self.root.run().join("admin.sock"));
+        command.output().expect("the binary exists")
+    }
+
+    /// What such a command prints, which must succeed.
+    ///
+    /// # Panics
+    /// If it fails.
+    #[track_caller]
+    pub fn output(&self, words: &[&str]) -> String {
+        let done = self.call(words);
+        assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).expect("it is text")
+    }
+
+    /// What such a command says on standard error, which must fail with status 1.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[track_caller]
+    pub fn refusal(&self, words: &[&str]) -> String {
+        let done = self.call(words);
+        assert_eq!(done.status.code(), Some(1), "{words:?}: {}", String::from_utf8_lossy(&done.stdout));
+        String::from_utf8(done.stderr).expect("it is text")
+    }
+
+    /// Writes a token to a file that nobody else can read, and returns its path.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    #[must_use]
+    pub fn token_file(&self, token: &str) -> PathBuf {
+        let path = self.root.path().join("token");
+        fs::write(&path, format!("{token}\n")).expect("the root can be written");
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("the file is ours");
+        path
+    }
+
+    /// Joins a swarm with a token.
+    ///
+    /// # Panics
+    /// If it fails.
+    #[track_caller]
+    pub fn join(&self, cluster: &SwarmCluster, token: &str) {
+        let file = self.token_file(token).display().to_string();
+        self.output(&["swarm", "join", "--token-file", &file, &cluster.address(0)]);
+    }
+
+    /// The membership, as the daemon tells it, whether something has to be mended or not.
+    ///
+    /// # Panics
+    /// If it is not told.
+    #[must_use]
+    pub fn status(&self) -> Value {
+        let done = self.call(&["swarm", "status", "--output", "json"]);
+        serde_json::from_slice(&done.stdout).expect("it is JSON")
+    }
+}
