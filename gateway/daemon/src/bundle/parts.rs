@@ -33,6 +33,7 @@ pub(super) const PARTS: &[PartGatherer] = &[
     ("operations.json", |context| context.page("/v1/operations")),
     ("objects.json", |context| context.page("/v1/objects")),
     ("devices.json", |context| context.page("/v1/devices")),
+    ("swarm.json", |context| context.page("/v1/swarm")),
     ("config-in-force.toml", config_in_force),
     ("config-files.toml", config_files),
     ("kernel.txt", kernel),
