@@ -11,6 +11,7 @@ use switchyard_proto::docker::swarmkit::v1 as swarm;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::life::State;
 use crate::session::description::NodeFacts;
 
 /// How often it is looked at what other owners reserve: managers are told of a change every ten seconds at most.
@@ -23,8 +24,13 @@ pub(crate) struct Reservations(BTreeMap<String, Reserved>);
 // === impl Reservations ===
 
 impl Reservations {
-    /// A task is assigned.
+    /// A task is assigned. One that has ended, or is to end, reserves nothing; after a restart the manager lists those too.
     pub(crate) fn put(&mut self, task: &swarm::Task) {
+        let has_ended =
+            task.status.as_ref().is_some_and(|status| State::from_wire(status.state).is_terminal());
+        if has_ended || State::from_wire(task.desired_state) >= State::Shutdown {
+            return;
+        }
         let resources = task.spec.as_ref().and_then(|spec| spec.resources.as_ref());
         let reserved = resources.and_then(|resources| resources.reservations.as_ref());
         let Some(reserved) = reserved else { return };
@@ -119,6 +125,16 @@ mod tests {
         assert_eq!(offer(amount(9000, 9 << 30), amount(1000, 1 << 30)), (1_000_000_000, 1 << 30));
         let endless = offered(&NodeFacts::default(), amount(u64::MAX, u64::MAX), amount(0, 0), amount(0, 0));
         assert_eq!((endless.nano_cpus, endless.memory_bytes), (i64::MAX, i64::MAX));
+    }
+
+    #[test]
+    fn ended_tasks_reserve_nothing() {
+        let mut reservations = Reservations::default();
+        let ended = swarm::TaskStatus { state: swarm::TaskState::Complete.into(), ..Default::default() };
+        reservations.put(&swarm::Task { status: Some(ended), ..task("job", 1_000_000, 1) });
+        let desired_state = swarm::TaskState::Shutdown.into();
+        reservations.put(&swarm::Task { desired_state, ..task("old", 1_000_000, 1) });
+        assert_eq!(reservations.sum(), amount(0, 0));
     }
 
     #[test]

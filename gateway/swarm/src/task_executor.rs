@@ -267,9 +267,7 @@ impl TaskExecutor {
             tracing::warn!(error = error.report(), "a manager has assigned a task without a valid id");
             return;
         }
-        if state < State::Shutdown {
-            shared.reservations.lock().put(&task);
-        }
+        shared.reservations.lock().put(&task);
         let (sender, wanted) = watch::channel(DesiredState { state, removed: false });
         desired.insert(task.id.clone(), sender);
         let worker = Worker::new(Arc::clone(shared), task.id.clone(), Some(task), wanted);

@@ -13,7 +13,7 @@ use switchyard_swarm::{
 
 use crate::config::{Config, JoinAvailability, SwarmConfig};
 
-/// The kinds of networks that tasks may have: none but those of the node, and the gateway's own bridge. A managers'
+/// The kinds of networks that tasks may have: none but those of the node, and the gateway's own bridge. The
 /// scheduler places nothing here that wants another one, such as an overlay network.
 const NETWORKS: [&str; 2] = ["host", "bridge"];
 
@@ -45,7 +45,8 @@ impl MakeExecutor for RunTasks {
     }
 }
 
-/// The node's part in a swarm over this scope, under the version of this program: the handle, and the actor that has to be run.
+/// The node's part in a swarm over this scope, under the version of this program: the handle, and the actor that
+/// has to be run.
 #[must_use]
 pub fn swarm(config: &Config, version: &str, scope: Scope, operations: Operations) -> (SwarmNode, NodeActor) {
     let SwarmConfig {
