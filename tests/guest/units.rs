@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use serde_json::Value;
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
 
@@ -14,6 +15,7 @@ use crate::node::{GuestFact, GuestNode, LIMIT, SOCKET, cgroup_file, property, ru
 pub(crate) const FACTS: &[GuestFact] = &[
     ("units_start_and_notify_readiness", units_start_and_notify_readiness),
     ("reload_waits_for_the_verdict", reload_waits_for_the_verdict),
+    ("doctor_judges_the_units", doctor_judges_the_units),
     ("socket_is_accessible_to_root_only", socket_is_accessible_to_root_only),
     ("systemd_cgroup_driver_is_selected", systemd_cgroup_driver_is_selected),
     ("pod_lifecycle_completes", pod_lifecycle_completes),
@@ -66,6 +68,56 @@ fn reload_waits_for_the_verdict(_: &GuestNode) {
         assert_eq!(property(unit, "NRestarts"), "0", "{unit}");
     }
     assert_eq!(property("switchyard", "MainPID"), daemon);
+}
+
+/// Codes and severities of what `switchyard doctor` finds, each with what it saw.
+fn doctor_finds() -> Vec<(String, String)> {
+    let output = Command::new("switchyard").args(["doctor", "--output", "json"]).output();
+    let output = output.expect("it can be run");
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    let findings = report["findings"].as_array().unwrap_or_else(|| panic!("it has findings: {report}"));
+    let word = |finding: &Value, field: &str| finding[field].as_str().unwrap_or_default().to_owned();
+    let found: Vec<(String, String)> = findings
+        .iter()
+        .map(|finding| {
+            let kind = format!("{} {}", word(finding, "code"), word(finding, "severity"));
+            (kind, word(finding, "found"))
+        })
+        .collect();
+    let is_bad = found.iter().any(|(kind, _)| !kind.ends_with(" note"));
+    assert_eq!(output.status.code(), Some(i32::from(is_bad)), "{found:?}");
+    found
+}
+
+fn doctor_judges_the_units(_: &GuestNode) {
+    let of_units = || {
+        let units = ["SY117", "SY118", "SY119"];
+        let found = doctor_finds().into_iter();
+        found.filter(|(kind, _)| units.iter().any(|code| kind.starts_with(code))).collect::<Vec<_>>()
+    };
+    let found = doctor_finds();
+    let errors: Vec<_> = found.iter().filter(|(kind, _)| kind.ends_with(" error")).collect();
+    assert!(errors.is_empty(), "a node as the package makes it has no error: {errors:?}");
+    assert_eq!(of_units(), []);
+
+    let drop_in = Path::new("/run/systemd/system/switchyard.service.d/50-doctor.conf");
+    fs::create_dir_all(drop_in.parent().expect("it has one")).expect("root may");
+    let settings = "[Unit]\nStartLimitIntervalSec=10\n[Service]\nKillMode=control-group\nDelegate=no\n";
+    fs::write(drop_in, settings).expect("root may");
+    run(&["systemctl", "daemon-reload"]);
+    run(&["systemctl", "disable", "switchyard-logkeeper"]);
+    let found = of_units();
+    fs::remove_file(drop_in).expect("root may");
+    run(&["systemctl", "daemon-reload"]);
+    run(&["systemctl", "enable", "switchyard-logkeeper"]);
+    let said =
+        |code: &str, words: &str| found.iter().any(|(kind, seen)| kind == code && seen.contains(words));
+    assert!(said("SY117 warning", "switchyard-logkeeper.service is disabled"), "{found:?}");
+    assert!(said("SY118 error", "KillMode=control-group, not process"), "{found:?}");
+    assert!(said("SY118 error", "Delegate=no, not yes"), "{found:?}");
+    assert!(said("SY119 warning", "switchyard.service: StartLimitIntervalSec is 10s"), "{found:?}");
+    assert_eq!(of_units(), []);
 }
 
 fn socket_is_accessible_to_root_only(node: &GuestNode) {

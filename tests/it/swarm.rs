@@ -9,6 +9,7 @@ mod failover;
 mod joins;
 mod kills;
 mod rotation;
+mod scale;
 mod services;
 mod sessions;
 mod tasks;

@@ -9,7 +9,7 @@ use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::worker::SwarmWorker;
 
 /// A registry in the network namespace of the managers, and the image in it.
-fn registry(cluster: &SwarmCluster) -> (Registry, String) {
+pub(super) fn registry(cluster: &SwarmCluster) -> (Registry, String) {
     let started = cluster.within(|| {
         let registry = Registry::start();
         registry.push("library/busybox:1", &busybox().build());
@@ -20,7 +20,7 @@ fn registry(cluster: &SwarmCluster) -> (Registry, String) {
 }
 
 /// Creates a service on the worker: these options, then the image and its command.
-fn create(cluster: &SwarmCluster, name: &str, options: &[&str], image: &str, script: &str) {
+pub(super) fn create(cluster: &SwarmCluster, name: &str, options: &[&str], image: &str, script: &str) {
     let common = [
         "service",
         "create",
@@ -37,21 +37,21 @@ fn create(cluster: &SwarmCluster, name: &str, options: &[&str], image: &str, scr
 }
 
 /// The tasks of a service, as the manager lists them, each with its history.
-fn tasks(cluster: &SwarmCluster, service: &str) -> Vec<String> {
+pub(super) fn tasks(cluster: &SwarmCluster, service: &str) -> Vec<String> {
     let format = "{{.ID}} {{.CurrentState}} {{.Error}}";
     let list = cluster.docker(&["service", "ps", "--no-trunc", "--format", format, service]);
     list.lines().map(str::to_owned).collect()
 }
 
 /// The ids of these tasks.
-fn ids(tasks: &[String]) -> Vec<String> {
+pub(super) fn ids(tasks: &[String]) -> Vec<String> {
     let mut ids: Vec<_> = tasks.iter().filter_map(|task| task.split(' ').next()).map(str::to_owned).collect();
     ids.sort();
     ids
 }
 
 /// The tasks of Swarm that the daemon has: what people call them, and their states.
-fn objects(worker: &SwarmWorker) -> Vec<(String, String)> {
+pub(super) fn objects(worker: &SwarmWorker) -> Vec<(String, String)> {
     let list = worker.output(&["ps", "--owner", "swarm", "--output", "json"]);
     let objects: Value = serde_json::from_str(&list).expect("it is JSON");
     let field = |task: &Value, name: &str| task[name].as_str().expect("it is text").to_owned();

@@ -1,0 +1,78 @@
+//! Many tasks on one node, and a daemon that is killed again and again, or is away for long.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use switchyard_tests::swarm::SwarmCluster;
+use switchyard_tests::swarm::worker::SwarmWorker;
+
+use super::services::{create, ids, objects, registry, tasks};
+
+const TASKS: usize = 50;
+
+/// How often the daemon is killed; `SWITCHYARD_TEST_KILLS` sets another number.
+const KILLS: usize = 20;
+
+/// Between two kills. A manager refuses a node that opens more than three sessions in eight seconds.
+const PAUSE: Duration = Duration::from_secs(3);
+
+fn kills() -> usize {
+    match std::env::var("SWITCHYARD_TEST_KILLS") {
+        Ok(number) => number.parse().expect("SWITCHYARD_TEST_KILLS is a number"),
+        Err(_) => KILLS,
+    }
+}
+
+/// The main process of each task of Swarm that runs.
+fn processes(worker: &SwarmWorker) -> BTreeMap<String, u64> {
+    let list = worker.output(&["ps", "--owner", "swarm", "--output", "json"]);
+    let objects: Value = serde_json::from_str(&list).expect("it is JSON");
+    let tasks = objects["tasks"].as_array().expect("there is a list");
+    let process = |task: &Value| {
+        let id = task["id"].as_str().expect("it has an id").to_owned();
+        Some((id, task["pid"].as_u64()?))
+    };
+    tasks.iter().filter_map(process).collect()
+}
+
+fn all_run(cluster: &SwarmCluster, worker: &SwarmWorker) -> bool {
+    let told = tasks(cluster, "many");
+    told.iter().filter(|task| task.contains(" Running ")).count() == TASKS
+        && objects(worker).iter().filter(|(_, state)| state == "running").count() == TASKS
+}
+
+#[test]
+fn fifty_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told() {
+    let cluster = SwarmCluster::new();
+    let (_registry, image) = registry(&cluster);
+    let mut worker = SwarmWorker::start(&cluster, |_| String::new());
+    worker.join(&cluster, &cluster.token("worker"));
+    create(&cluster, "many", &["--replicas", &TASKS.to_string()], &image, "exec sleep 100000");
+    cluster.wait_until("all tasks run", || all_run(&cluster, &worker));
+    let (before, node) = (ids(&tasks(&cluster, "many")), cluster.workers());
+    let running = processes(&worker);
+    assert_eq!(running.len(), TASKS);
+
+    for kill in 0..kills() {
+        worker.daemon().kill9();
+        worker.daemon().restart();
+        cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
+        assert_eq!(processes(&worker), running, "after kill {kill}");
+        thread::sleep(PAUSE);
+    }
+    assert_eq!(ids(&tasks(&cluster, "many")), before, "no task has a successor");
+    assert_eq!(cluster.workers(), node, "it is the same node");
+
+    // The manager gives the tasks of a node that is down to others. There are none, so they wait for its return.
+    worker.daemon().kill9();
+    cluster.wait_until("the node is down", || cluster.workers().iter().all(|line| line.contains(" Down ")));
+    worker.daemon().restart();
+    cluster.wait_until("the node is ready again", || cluster.workers() == node);
+    cluster.wait_until("each task has a successor", || {
+        all_run(&cluster, &worker) && processes(&worker).keys().all(|id| !running.contains_key(id))
+    });
+    cluster.docker(&["service", "rm", "many"]);
+    cluster.wait_until("all tasks are removed", || objects(&worker).is_empty());
+}
