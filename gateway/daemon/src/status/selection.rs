@@ -48,6 +48,12 @@ pub enum OfSeveral {
 }
 
 impl Candidate {
+    /// Whether people call it this, and add in brackets which of several it is, such as the allocation of a Nomad task.
+    fn is_attempt_of(&self, name: &str) -> bool {
+        let distinction = self.display_name.strip_prefix(name).and_then(|rest| rest.strip_prefix(" ("));
+        distinction.is_some_and(|rest| rest.ends_with(')'))
+    }
+
     fn kind(&self) -> &'static str {
         match self.id {
             ObjectId::Sandbox(_) => "sandbox",
@@ -63,8 +69,8 @@ impl Candidate {
     }
 }
 
-/// The place of the object that is meant: by its whole id, by what people call it, by the name of the request, or by the
-/// beginning of its id, in this order. A task is preferred to its own sandbox under the same name, as the tasks and
+/// The place of the object that is meant: by its whole id, by what people call it, by that without the distinction in
+/// brackets at its end, by the name of the request, or by the beginning of its id, in this order. A task is preferred to its own sandbox under the same name, as the tasks and
 /// sandboxes of Nomad have.
 ///
 /// # Errors
@@ -83,6 +89,7 @@ pub fn select(candidates: &[Candidate], name: &str, of_several: OfSeveral) -> Re
     let found = [
         (false, if is_whole { matching(&|object| object.id() == name) } else { vec![] }),
         (true, without_own_sandbox(matching(&|object| object.display_name == name))),
+        (true, without_own_sandbox(matching(&|object| object.is_attempt_of(name)))),
         (true, without_own_sandbox(matching(&|object| object.name == name))),
         (false, if is_id { matching(&|object| object.id().starts_with(name)) } else { vec![] }),
     ];
@@ -172,6 +179,8 @@ mod tests {
         check(&all, "a", Err(ErrorKind::FailedPrecondition));
         // A Nomad task and its sandbox have the same name.
         check(&all, "web (3a7c)", Ok(4));
+        check(&all, "web", Ok(4));
+        check(&all, "web (", Err(ErrorKind::NotFound));
         check(&all, "raw-17", Ok(3));
         for unknown in ["shop", "AB", "x", &"ab".repeat(33), "ef"] {
             check(&all, unknown, Err(ErrorKind::NotFound));
@@ -197,6 +206,10 @@ mod tests {
         let newest = |name: &str| select(&all, name, OfSeveral::Newest).map_err(|error| error.kind());
         assert_eq!(newest("shop/web/nginx"), Ok(1));
         assert_eq!(newest("a2"), Ok(2));
+        // Two allocations of one Nomad task.
+        let attempts = [task(0xb2, 1, "shop/web/nginx (b2)"), task(0xb1, 2, "shop/web/nginx (b1)")];
+        assert_eq!(select(&attempts, "shop/web/nginx", OfSeveral::Newest).ok(), Some(0));
+        check(&attempts, "shop/web/nginx", Err(ErrorKind::FailedPrecondition));
         assert_eq!(newest("a"), Err(ErrorKind::FailedPrecondition));
     }
 
