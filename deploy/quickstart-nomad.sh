@@ -216,8 +216,6 @@ show_job() {
     else
         say "No answer: perhaps the image has no httpd."
     fi
-    step "Who runs what on this node: switchyard ps"
-    "$binary" ps --socket "$run/admin.sock" | indent
 }
 
 has_job_log() { [[ $(nomad_here alloc logs "$1" 2>/dev/null) ]]; }

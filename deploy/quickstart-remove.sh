@@ -22,6 +22,7 @@ remove_all() {
     fi
     step "Remove what quickstart made"
     stop_nomad
+    stop_swarm
     remove_pods "$whole"
     stop_process "$own/serve.pid" "serve --config $config"
     stop_process "$own/registry/pid" "$own/registry/config.yml"
@@ -32,9 +33,9 @@ remove_all() {
     remove_network
     if [[ $whole ]]; then
         rm -rf --one-file-system "$run"
-        say "Removed: pods, Nomad's agent and tasks, daemon, containerd, registry, bridges, $run."
+        say "Removed: pods, Nomad's agent and tasks, the swarm, daemon, containerd, registry, bridges, $run."
     else
-        say "Removed: the pod, Nomad's agent and job, the daemon, the registry, the bridge."
+        say "Removed: the pod, Nomad's agent and job, the swarm and its service, the daemon, the registry, the bridge."
         say "$config was not written by this script, so what that daemon started and stored stays."
     fi
     if [[ $whole && $state_too ]]; then
@@ -94,7 +95,7 @@ our_processes() {
         pid=${dir#/proc/}
         words=$({ tr '\0' ' ' <"$dir/cmdline"; } 2>/dev/null) || continue
         case $(basename "$(readlink "$dir/exe" 2>/dev/null)" " (deleted)") in
-            switchyard | containerd | containerd-shim* | runc | crun | docker-registry | nomad)
+            switchyard | containerd | containerd-shim* | runc | crun | docker-registry | nomad | dockerd)
                 if [[ " $words" == *[=\ ]"$state"[/\ ]* || " $words" == *[=\ ]"$run"[/\ ]* ||
                     " $words" == *[=\ ]"$config"\ * ]]; then
                     found+="$pid "

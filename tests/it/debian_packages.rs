@@ -12,7 +12,12 @@ use switchyard_tests::debian::{FreshDebian, PackageDatabase, packages_of_script}
 const SCRIPTS: [(&str, &[&str]); 6] = [
     (
         "deploy/quickstart",
-        &["deploy/packages.sh", "deploy/quickstart-nomad.sh", "deploy/quickstart-remove.sh"],
+        &[
+            "deploy/packages.sh",
+            "deploy/quickstart-nomad.sh",
+            "deploy/quickstart-remove.sh",
+            "deploy/quickstart-swarm.sh",
+        ],
     ),
     ("tests/advisories", &["deploy/packages.sh"]),
     ("tests/bench", &["deploy/packages.sh"]),
@@ -22,9 +27,11 @@ const SCRIPTS: [(&str, &[&str]); 6] = [
 ];
 
 /// Programs that are called although no list has them, and the reason.
-const OTHERS: [(&str, &str); 7] = [
+const OTHERS: [(&str, &str); 9] = [
     ("apparmor_parser", "the daemon calls it where the node has AppArmor"),
     ("cargo", "Rust comes from rustup"),
+    ("docker", "shown where there is one"),
+    ("dockerd", "shown where there is one"),
     ("git", "the revision is unknown without it"),
     ("no-such-program-anywhere", "nobody has it, as a test wants"),
     ("nomad", "shown where there is one"),
