@@ -68,6 +68,8 @@ pub enum Reason {
     Locked,
     /// The shim that was to be called has exited; nothing was done.
     ShimExited,
+    /// A command in a task was started, and did not exit in the time that its caller allowed.
+    CommandTimeout,
 }
 
 /// The longest status text, in bytes. It is sent as a header, where one byte takes up to three, and a second

@@ -7,7 +7,7 @@ use tokio::io::AsyncReadExt;
 
 use super::Scope;
 use crate::backend::{ExecControl, ExecProcess};
-use crate::error::{Error, Result};
+use crate::error::{Error, Reason, Result};
 use crate::operation::{OperationKind, Subject, step};
 use crate::spec::{ExecSpec, Signal};
 use crate::stream::Source;
@@ -79,9 +79,10 @@ impl Scope {
     /// Cancel-safe: the process is killed.
     ///
     /// # Errors
-    /// Those of [`Scope::exec`]; `DeadlineExceeded` if it did not exit in time: it has been killed;
-    /// `Unavailable` if it was not started in time because the task is frozen, which says nothing about the
-    /// command; `ResourceExhausted` if its output exceeds what the node can collect now: it has been killed.
+    /// Those of [`Scope::exec`]; `DeadlineExceeded` with [`Reason::CommandTimeout`] if it did not exit in time:
+    /// it has been killed; `DeadlineExceeded` without that reason, or `Unavailable` because the task is frozen,
+    /// if it was not started in time, which says nothing about the command; `ResourceExhausted` if its output
+    /// exceeds what the node can collect now: it has been killed.
     pub async fn exec_sync(
         &self,
         id: &str,
@@ -175,7 +176,8 @@ impl Scope {
                 Ok(result) => result,
                 Err(_) => {
                     kill(control.as_ref()).await?;
-                    Err(Error::deadline(format!("the command did not end within {limit:?} and was killed")))
+                    let text = format!("the command did not end within {limit:?} and was killed");
+                    Err(Error::deadline(text).with_reason(Reason::CommandTimeout))
                 }
             },
         }
@@ -201,7 +203,8 @@ async fn kill(control: &dyn ExecControl) -> Result<()> {
         Ok(killed) => killed,
         Err(_) => Err(Error::deadline(format!(
             "the command did not end in time, and has not exited within {KILL_PATIENCE:?} of SIGKILL"
-        ))),
+        ))
+        .with_reason(Reason::CommandTimeout)),
     }
 }
 
