@@ -17,7 +17,7 @@ use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
 use switchyard_core::table::{no_sandbox, no_task};
 use switchyard_core::{Error, Result};
 
-use crate::program::Command;
+use crate::program::{Command, Program};
 use crate::session::Method;
 use crate::usage::{task_metrics, task_stats, traffic, usage};
 use crate::{Fake, attach, exec};
@@ -189,16 +189,18 @@ impl ExecBackend for Fake {
 
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
         let effect = || {
-            let state = self.world.lock();
+            let mut state = self.world.lock();
             let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
             if !task.state.is_running() {
                 let word = task.state.as_str();
                 return Err(Error::failed_precondition(format!("task {id} is {word}, not running")));
             }
+            let end = task.end.subscribe();
+            if let Some(code) = state.exec_codes.pop_front() {
+                return Ok(exec::spawn(Program::exiting(code), spec, end, &state.processes));
+            }
             match Command::parse(&spec.command) {
-                Command::Program(program) => {
-                    Ok(exec::spawn(program, spec, task.end.subscribe(), &state.processes))
-                }
+                Command::Program(program) => Ok(exec::spawn(program, spec, end, &state.processes)),
                 Command::Unknown | Command::Missing => Err(Error::invalid(
                     format!("task {id}: command"),
                     format!("{:?} is not an executable of the image", spec.command),

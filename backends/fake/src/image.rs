@@ -42,6 +42,8 @@ pub struct FakeImage {
     pub labels: BTreeMap<String, String>,
     /// Whether it must not be removed to free space.
     pub pinned: bool,
+    /// Further members of `config` in its configuration, as JSON without braces: `"Shell":["/bin/bash","-c"]`.
+    pub config: String,
 }
 
 /// The registry and the local store.
@@ -88,6 +90,7 @@ impl Default for FakeImage {
             volumes: Vec::new(),
             labels: BTreeMap::new(),
             pinned: false,
+            config: String::new(),
         }
     }
 }
@@ -294,7 +297,9 @@ impl ImageStore for Fake {
             let state = self.world.lock();
             let found =
                 state.images.find(id.as_str()).ok_or_else(|| Error::not_found(format!("image {id}")))?;
-            Ok(format!("{{\"os\":\"linux\",\"config\":{{\"User\":{:?}}}}}", found.describe().user))
+            let FakeImage { user, config, .. } = &found.image;
+            let comma = if config.is_empty() { "" } else { "," };
+            Ok(format!("{{\"os\":\"linux\",\"config\":{{\"User\":{user:?}{comma}{config}}}}}"))
         };
         self.session.act(Method::GetImage, id, effect).await
     }

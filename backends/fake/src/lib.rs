@@ -13,7 +13,7 @@
 //!
 //! # Faults
 //! [`Fake::fail_next`] makes a method fail, [`Fake::hold`] and [`Fake::hold_answer`] keep its calls in
-//! flight, and [`Fake::reopen`] returns the backend of the daemon that follows a killed one.
+//! flight, [`Fake::script_execs`] makes execs succeed or fail, and [`Fake::reopen`] returns the backend of the daemon that follows a killed one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -196,6 +196,11 @@ impl Fake {
     #[must_use = "calls are held only as long as this lives"]
     pub fn hold_answer(&self, method: Method) -> Hold {
         self.session.hold(method, Point::Answer)
+    }
+
+    /// The next execs that start exit at once with these codes, one each, whatever their commands are.
+    pub fn script_execs(&self, codes: impl IntoIterator<Item = i32>) {
+        self.world.lock().exec_codes.extend(codes);
     }
 
     /// Sets the reported progress of all pulls in flight.

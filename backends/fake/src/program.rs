@@ -99,6 +99,11 @@ impl Program {
         Self { steps: vec![Step::Forever], ..Self::default() }
     }
 
+    /// A program that exits at once.
+    pub(crate) fn exiting(code: i32) -> Self {
+        Self { steps: vec![Step::Exit(code)], ..Self::default() }
+    }
+
     /// How it runs without streams; `stdin_open` is whether a read blocks or returns the end of file.
     pub(crate) fn course(&self, stdin_open: bool) -> Run {
         let mut after = Duration::ZERO;

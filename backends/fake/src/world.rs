@@ -1,6 +1,6 @@
 //! The state: sandboxes, tasks and images. It outlives the backend objects that use it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(crate) images: Images,
     pub(crate) ranges: BTreeMap<Owner, Vec<Subnet>>,
     pub(crate) processes: Arc<AtomicUsize>,
+    /// The exit codes of the next execs, whatever their commands are.
+    pub(crate) exec_codes: VecDeque<i32>,
 }
 
 pub(crate) struct FakeSandbox {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures::poll;
 use switchyard_contract::refused;
 use switchyard_contract::specs;
-use switchyard_core::ErrorKind;
+use switchyard_core::{ErrorKind, Reason};
+use switchyard_fake::Method;
 
 use crate::node::{ENDLESS, FakeNode, until};
 
@@ -29,9 +30,31 @@ async fn exec_is_killed_at_its_timeout() {
     let begun = tokio::time::Instant::now();
     let limit = Duration::from_secs(3);
     let output = node.scope.exec_sync(&id, &specs::exec(&["sleep", "1000"]), Some(limit)).await;
-    assert_eq!(refused(output), ErrorKind::DeadlineExceeded);
+    let error = output.unwrap_err();
+    assert_eq!((error.kind(), error.reason()), (ErrorKind::DeadlineExceeded, Some(Reason::CommandTimeout)));
     assert_eq!(begun.elapsed(), limit);
     until(|| node.fake.processes() == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn exec_that_does_not_start_in_time_is_no_timeout_of_the_command() {
+    let node = FakeNode::new().await;
+    let id = node.running(ENDLESS).await.id.to_string();
+    let _hold = node.fake.hold(Method::Exec);
+    let output = node.scope.exec_sync(&id, &specs::exec(&["true"]), Some(Duration::from_secs(3))).await;
+    let error = output.unwrap_err();
+    assert_eq!((error.kind(), error.reason()), (ErrorKind::DeadlineExceeded, None));
+}
+
+#[tokio::test]
+async fn exits_of_execs_can_be_scripted() {
+    let node = FakeNode::new().await;
+    let id = node.running(ENDLESS).await.id.to_string();
+    node.fake.script_execs([7, 0]);
+    for code in [7, 0, 3] {
+        let spec = specs::exec(&["sh", "-c", "exit 3"]);
+        assert_eq!(node.scope.exec_sync(&id, &spec, None).await.unwrap().code, code);
+    }
 }
 
 #[tokio::test]
