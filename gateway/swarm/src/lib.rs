@@ -8,7 +8,8 @@
 //!       └ renewals ─── NodeCA ──────► one of the managers
 //!
 //! TaskExecutor ─► Worker, one for each task ─► plan ─► TaskPlan ─► Scope: image, sandbox, task
-//!                   └ life: what comes next             └ record, in the container object
+//!                   ├ life: what comes next             └ record, in the container object
+//!                   └ health: checks of what runs
 //! ```
 //!
 //! - A *cluster* is a swarm, and has an id; a *node* is a member, whose id is in its certificate. Managers are
@@ -22,9 +23,11 @@ mod connection;
 mod dependencies;
 mod error;
 mod executor;
+mod from_image;
 mod from_proto;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod health;
 mod identity;
 mod issuance;
 mod join;

@@ -39,9 +39,9 @@ pub(crate) enum Step {
     Check,
     /// Pull the image; create sandbox and task.
     Prepare,
-    /// Start the task.
+    /// Start the task, unless it is started, and wait until it is healthy.
     Start,
-    /// Wait for the exit.
+    /// Wait for the exit, or until the task is unhealthy and stopped.
     Wait,
     /// Stop the task if it runs.
     Stop,
@@ -104,7 +104,7 @@ pub(crate) enum Resume {
 }
 
 /// The error of a task whose container is gone.
-const LOST: &str = "container lost";
+pub(crate) const LOST: &str = "container lost";
 
 /// What comes next for a task in this state that is wanted in that one.
 pub(crate) fn next(state: State, wanted: State) -> Next {
@@ -167,6 +167,8 @@ pub(crate) fn resume(object: Option<Object>, known: State, wanted: State) -> Res
         }
         Some(Object::Created) => Resume::From(State::Ready),
         Some(Object::Starting | Object::StartFailed) => Resume::From(State::Starting),
+        // It may not have been healthy yet.
+        Some(Object::Started) if known < State::Running => Resume::From(State::Starting),
         Some(Object::Started) => Resume::From(State::Running),
     }
 }

@@ -11,6 +11,9 @@ use switchyard_core::spec::{Protocol, SandboxSpec, TaskSpec};
 /// The time between the stop signal and SIGKILL where a service says nothing, as with docker.
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(10);
 
+/// How much of a wrong kind of health check is shown, in characters.
+const KIND_SHOWN: usize = 80;
+
 /// What a node knows of itself and its cluster when it plans a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanContext {
@@ -95,7 +98,7 @@ pub struct PublishedPort {
 pub struct HealthCheck {
     /// The command.
     pub command: HealthCommand,
-    /// The time between two checks; `None` for the image's or the default.
+    /// The time from the end of a check to the next; `None` for the image's or the default, as with each that follows.
     pub interval: Option<Duration>,
     /// The time after which a check has failed.
     pub timeout: Option<Duration>,
@@ -103,7 +106,7 @@ pub struct HealthCheck {
     pub retries: Option<u32>,
     /// The time after the start in which failures do not count.
     pub start_period: Option<Duration>,
-    /// The interval during that time.
+    /// The interval during that time, until the task is healthy.
     pub start_interval: Option<Duration>,
 }
 
@@ -129,6 +132,32 @@ pub struct LogRotation {
     /// The number of files that are kept, at least 1.
     pub max_files: u32,
 }
+
+// === impl HealthCommand ===
+
+impl HealthCommand {
+    /// The command that these words of docker's are for: `NONE`, `CMD` and a command line, or `CMD-SHELL` and a text.
+    /// No words are for that of the image.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub(crate) fn parse(words: &[String]) -> Result<Self, String> {
+        match words {
+            [] => Ok(Self::Image),
+            [kind] if kind == "NONE" => Ok(Self::None),
+            [kind, command @ ..] if kind == "CMD" && !command.is_empty() => Ok(Self::Exec(command.to_vec())),
+            [kind, script] if kind == "CMD-SHELL" => Ok(Self::Shell(script.clone())),
+            [kind, ..] => {
+                let shown: String = kind.chars().take(KIND_SHOWN).collect();
+                Err(format!(
+                    "it begins with {shown:?}: it is none of NONE, CMD and its command, and CMD-SHELL and its text"
+                ))
+            }
+        }
+    }
+}
+
+// === impl TaskFile ===
 
 impl fmt::Debug for TaskFile {
     /// Without the content.

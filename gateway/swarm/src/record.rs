@@ -10,7 +10,8 @@ use switchyard_core::spec::{Meta, Protocol};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 use crate::from_proto::TaskIdentity;
-use crate::plan::{HealthCheck, HealthCommand, LogRotation, PublishedPort, TaskPlan};
+use crate::health::{CheckSchedule, ResolvedCheck};
+use crate::plan::{LogRotation, PublishedPort, TaskPlan};
 
 /// The version of new records.
 const VERSION: u8 = 1;
@@ -57,7 +58,7 @@ pub(crate) struct Record {
     /// The number of files of the log.
     #[prost(uint32, tag = "13")]
     pub(crate) log_max_files: u32,
-    /// The health check; missing if it is that of the image.
+    /// The health check; missing if the health is not checked.
     #[prost(message, optional, tag = "14")]
     pub(crate) health: Option<HealthRecord>,
 }
@@ -79,12 +80,12 @@ pub(crate) struct PortRecord {
     pub(crate) published: u32,
 }
 
-/// A health check; 0 is for what the image has, or the default.
+/// A health check, in which nothing is left open.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct HealthRecord {
-    /// As on the wire: `NONE`, `CMD` or `CMD-SHELL` first; empty for that of the image.
+    /// The command line.
     #[prost(string, repeated, tag = "1")]
-    pub(crate) test: Vec<String>,
+    pub(crate) command: Vec<String>,
     #[prost(uint64, tag = "2")]
     pub(crate) interval_ms: u64,
     #[prost(uint64, tag = "3")]
@@ -100,8 +101,13 @@ pub(crate) struct HealthRecord {
 // === impl Record ===
 
 impl Record {
-    /// The record of a task with its plan, whose ports have their numbers.
-    pub(crate) fn new(identity: &TaskIdentity, task: &swarm::Task, plan: &TaskPlan) -> Self {
+    /// The record of a task with its plan, whose ports have their numbers, and with its health check.
+    pub(crate) fn new(
+        identity: &TaskIdentity,
+        task: &swarm::Task,
+        plan: &TaskPlan,
+        check: Option<&ResolvedCheck>,
+    ) -> Self {
         let LogRotation { max_size, max_files } = plan.rotation;
         Self {
             cluster_id: identity.cluster_id.clone(),
@@ -117,7 +123,7 @@ impl Record {
             stop_grace_ms: milliseconds(plan.stop_grace),
             log_max_size: max_size.unwrap_or_default(),
             log_max_files: max_files,
-            health: (plan.health != HealthCheck::default()).then(|| HealthRecord::from(&plan.health)),
+            health: check.map(HealthRecord::from),
         }
     }
 
@@ -133,6 +139,11 @@ impl Record {
     pub(crate) fn of(meta: &Meta) -> Self {
         let Some((&VERSION, message)) = meta.record.split_first() else { return Self::default() };
         Self::decode(message).unwrap_or_default()
+    }
+
+    /// The health check; `None` if the health is not checked.
+    pub(crate) fn check(&self) -> Option<ResolvedCheck> {
+        self.health.as_ref().and_then(HealthRecord::check)
     }
 
     /// The time between the stop signal and SIGKILL.
@@ -174,26 +185,39 @@ impl PortRecord {
     }
 }
 
-impl From<&HealthCheck> for HealthRecord {
-    fn from(check: &HealthCheck) -> Self {
-        let HealthCheck { command, interval, timeout, retries, start_period, start_interval } = check;
-        let test = match command {
-            HealthCommand::Image => Vec::new(),
-            HealthCommand::None => vec!["NONE".to_owned()],
-            HealthCommand::Exec(words) => {
-                std::iter::once("CMD".to_owned()).chain(words.iter().cloned()).collect()
-            }
-            HealthCommand::Shell(script) => vec!["CMD-SHELL".to_owned(), script.clone()],
-        };
-        let time = |duration: &Option<Duration>| duration.map(milliseconds).unwrap_or_default();
+impl From<&ResolvedCheck> for HealthRecord {
+    fn from(check: &ResolvedCheck) -> Self {
+        let ResolvedCheck { command, timeout, schedule } = check;
+        let CheckSchedule { interval, retries, start_period, start_interval } = *schedule;
         Self {
-            test,
-            interval_ms: time(interval),
-            timeout_ms: time(timeout),
-            retries: retries.unwrap_or_default(),
-            start_period_ms: time(start_period),
-            start_interval_ms: time(start_interval),
+            command: command.clone(),
+            interval_ms: milliseconds(interval),
+            timeout_ms: milliseconds(*timeout),
+            retries,
+            start_period_ms: milliseconds(start_period),
+            start_interval_ms: milliseconds(start_interval),
         }
+    }
+}
+
+impl HealthRecord {
+    /// The health check, if there is a command.
+    fn check(&self) -> Option<ResolvedCheck> {
+        let Self { command, interval_ms, timeout_ms, retries, start_period_ms, start_interval_ms } = self;
+        if command.is_empty() {
+            return None;
+        }
+        let at_least_one = |count: u64| Duration::from_millis(count.max(1));
+        Some(ResolvedCheck {
+            command: command.clone(),
+            timeout: at_least_one(*timeout_ms),
+            schedule: CheckSchedule {
+                interval: at_least_one(*interval_ms),
+                retries: (*retries).max(1),
+                start_period: Duration::from_millis(*start_period_ms),
+                start_interval: at_least_one(*start_interval_ms),
+            },
+        })
     }
 }
 
@@ -223,6 +247,25 @@ mod tests {
             (read.stop_grace(), read.ports[0].protocol()),
             (Duration::from_millis(1500), Protocol::Udp)
         );
+    }
+
+    #[test]
+    fn health_check_is_read_as_written_and_is_never_without_a_pause() {
+        let seconds = Duration::from_secs;
+        let schedule = CheckSchedule {
+            interval: seconds(30),
+            retries: 3,
+            start_period: Duration::ZERO,
+            start_interval: Duration::from_millis(1),
+        };
+        let check = ResolvedCheck { command: vec!["true".into()], timeout: seconds(5), schedule };
+        let record = |health: HealthRecord| Record { health: Some(health), ..Record::default() };
+        let read = Record::of(&meta(record(HealthRecord::from(&check)).encode()));
+        assert_eq!(read.check(), Some(check));
+        assert_eq!((Record::default().check(), record(HealthRecord::default()).check()), (None, None));
+        let zeros = HealthRecord { command: vec!["true".into()], ..HealthRecord::default() };
+        let made = record(zeros).check().unwrap();
+        assert!(made.schedule.interval > Duration::ZERO && made.schedule.retries > 0);
     }
 
     #[test]

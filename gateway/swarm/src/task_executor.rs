@@ -27,6 +27,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use crate::dependencies::Dependencies;
 use crate::executor::Executor;
 use crate::from_proto::check_id;
+use crate::health::CheckRunner;
 use crate::life::State;
 use crate::offer::{self, Reservations};
 use crate::plan::PlanContext;
@@ -67,6 +68,7 @@ pub(crate) struct TaskContext {
     pub(crate) scope: Scope,
     pub(crate) settings: TaskExecutorSettings,
     pub(crate) files: SecretFiles,
+    pub(crate) checks: CheckRunner,
     pub(crate) dependencies: Mutex<Dependencies>,
     pub(crate) reports: Arc<Reports>,
     /// Serialises the workers of one task: an id that is removed and assigned again has a second one.
@@ -157,6 +159,7 @@ impl TaskExecutor {
     ) -> Self {
         let files = SecretFiles::new(settings.files_dir.clone());
         let shared = TaskContext {
+            checks: CheckRunner::new(scope.clone()),
             scope,
             settings,
             files,

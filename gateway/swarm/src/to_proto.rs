@@ -61,6 +61,17 @@ fn port(record: &PortRecord) -> swarm::PortConfig {
     }
 }
 
+/// Why a task has failed that was stopped because it is unhealthy. The words are docker's, which however takes a task
+/// with an exit code of 0 for complete.
+pub(crate) fn unhealthy(exit: Option<&Exit>) -> String {
+    let cause = "dockerexec: unhealthy container";
+    match exit.map(|exit| exit.code) {
+        Some(0) => format!("task: exit (0): {cause}"),
+        Some(code) => format!("task: non-zero exit ({code}): {cause}"),
+        None => cause.to_owned(),
+    }
+}
+
 /// Why a task has failed by this exit, in docker's words; `None` if it has not.
 pub(crate) fn failure(exit: &Exit) -> Option<String> {
     let Exit { code, finished_at: _, cause } = exit;

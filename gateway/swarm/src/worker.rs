@@ -10,12 +10,14 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use tokio::sync::watch;
 
+use crate::health::Monitor;
 use crate::life::{self, Next, Object, Outcome, Report, Resume, State, Step};
 use crate::plan::{STOP_GRACE, TaskPlan};
 use crate::record::Record;
 use crate::task_executor::TaskContext;
 use crate::{from_proto, to_proto};
 
+mod observe;
 mod prepare;
 mod remove;
 
@@ -51,6 +53,8 @@ pub(crate) struct Worker {
     plan: Option<TaskPlan>,
     /// What is created, the same for each try.
     prepared: Option<Prepared>,
+    /// Checks the task from its start on; boxed, since most tasks have none.
+    monitor: Option<Box<Monitor>>,
     /// The last report.
     last: Option<Report>,
     backoff: Backoff,
@@ -76,6 +80,7 @@ impl Worker {
             quiet: false,
             plan: None,
             prepared: None,
+            monitor: None,
             last: None,
             backoff: Backoff::new(RETRY_MIN, RETRY_MAX),
             tries: 0,
@@ -120,6 +125,7 @@ impl Worker {
                     self.report(report);
                     if self.state.is_terminal() {
                         (self.task, self.plan, self.prepared) = (None, None, None);
+                        self.monitor = None;
                     }
                     if failed_for_a_while || stays {
                         self.pause().await;
@@ -250,7 +256,7 @@ impl Worker {
         let done = match step {
             Step::Check => self.check(),
             Step::Prepare => return self.prepare().await,
-            Step::Start => return Some(self.start().await),
+            Step::Start => return self.start().await,
             Step::Wait => return self.wait().await,
             Step::Stop => self.stop().await,
         };
@@ -292,22 +298,22 @@ impl Worker {
         Error::internal(format!("task {} is not assigned any more", self.id))
     }
 
-    /// Starts the task. What it held is free if that fails for good.
-    async fn start(&mut self) -> Outcome {
-        let Err(error) = self.start_object().await else { return Outcome::Done };
-        match self.outcome(&error) {
+    /// Starts the task, and waits until it is healthy. What it held is free if that fails for good.
+    async fn start(&mut self) -> Performed {
+        let Err(error) = self.start_object().await else { return self.become_healthy().await };
+        Some(match self.outcome(&error) {
             Outcome::Fatal(why) => match self.release().await {
                 Ok(()) => Outcome::Fatal(why),
                 Err(error) => Outcome::Temporary(error.status_text()),
             },
             outcome @ (Outcome::Done | Outcome::Temporary(_)) => outcome,
-        }
+        })
     }
 
     /// Starts the object of the task, or joins the start that a predecessor began.
     async fn start_object(&self) -> Result<()> {
         let scope = &self.shared.scope;
-        let lost = || Error::not_found("container lost");
+        let lost = || Error::not_found(life::LOST);
         let task = self.task_object()?.ok_or_else(lost)?;
         let started = match &task.state {
             TaskState::Created | TaskState::Starting => scope.start_task(&task.id.to_string()).await,
@@ -323,32 +329,6 @@ impl Worker {
             }
             (_, started) => started,
         }
-    }
-
-    /// Waits for the exit, and releases what the task held.
-    async fn wait(&mut self) -> Performed {
-        let task = match self.task_object() {
-            Ok(task) => task,
-            Err(error) => return Some(self.outcome(&error)),
-        };
-        let Some(task) = task else { return Some(Outcome::Fatal("container lost".to_owned())) };
-        let id = task.id.to_string();
-        let exit = tokio::select! {
-            exit = self.shared.scope.wait_task(&id) => exit,
-            () = wanted_otherwise(self.wanted.clone()) => return None,
-        };
-        let exit = match exit {
-            Ok(exit) => exit,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Some(Outcome::Fatal("container lost".to_owned()));
-            }
-            Err(error) => return Some(self.outcome(&error)),
-        };
-        if let Err(error) = self.release().await {
-            // The task has ended; its end is reported when what it held is free for the next one.
-            return Some(Outcome::Temporary(error.status_text()));
-        }
-        Some(to_proto::failure(&exit).map_or(Outcome::Done, Outcome::Fatal))
     }
 
     /// Stops the task, and releases what it held. Idempotent.

@@ -95,7 +95,7 @@ fn object_says_where_a_task_goes_on() {
     assert_eq!(from(Object::Created, State::Starting), Resume::From(State::Ready));
     assert!(matches!(from(Object::Created, State::Running), Resume::Ended(_)));
     assert_eq!(from(Object::Starting, State::Starting), Resume::From(State::Starting));
-    assert_eq!(from(Object::Started, State::Starting), Resume::From(State::Running));
+    assert_eq!(from(Object::Started, State::Starting), Resume::From(State::Starting), "is it healthy?");
     assert_eq!(from(Object::Started, State::Running), Resume::From(State::Running));
     assert_eq!(from(Object::StartFailed, State::Starting), Resume::From(State::Starting));
     assert_eq!(from(Object::Started, State::Complete), Resume::Quietly);

@@ -11,7 +11,9 @@ use switchyard_core::spec::{
 use switchyard_core::{Error, ErrorKind, Result};
 
 use super::{Performed, Worker, wanted_otherwise};
+use crate::from_image::{self, ImageHealth};
 use crate::from_proto::{self, claims, mappings};
+use crate::health::{self, ResolvedCheck};
 use crate::life::Outcome;
 use crate::plan::{PublishedPort, ServiceImage, TaskPlan};
 use crate::record::Record;
@@ -149,7 +151,8 @@ impl Worker {
             network.ports = mappings(&plan.ports);
         }
         let identity = from_proto::identity(assigned, &self.shared.plan_context())?;
-        let record = Record::new(&identity, assigned, &plan).encode();
+        let check = self.health_check(&plan).await?;
+        let record = Record::new(&identity, assigned, &plan, check.as_ref()).encode();
         let TaskPlan { mut sandbox, mut task, files, .. } = plan;
         let destinations: Vec<PathBuf> = files.iter().map(|file| file.destination.clone()).collect();
         let store = self.shared.files.clone();
@@ -163,6 +166,20 @@ impl Worker {
             meta.record.clone_from(&record);
         }
         Ok(Prepared { sandbox, task })
+    }
+
+    /// The health check of the task, whose image is on the node.
+    async fn health_check(&self, plan: &TaskPlan) -> Result<Option<ResolvedCheck>> {
+        let TaskPlan { image, health: service, .. } = plan;
+        if !health::depends_on_image(service) {
+            return health::resolve(service, &ImageHealth::default());
+        }
+        let scope = &self.shared.scope;
+        let reference = &image.reference;
+        let found = scope.image(reference).await?.ok_or_else(|| {
+            Error::not_found(format!("image {reference:?} was removed while the task was prepared"))
+        })?;
+        health::resolve(service, &from_image::health(&scope.image_config(&found.id).await?)?)
     }
 
     /// Chooses ports of the node for those that have none.

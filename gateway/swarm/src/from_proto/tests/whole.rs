@@ -339,6 +339,12 @@ fn health_check_is_kept_as_asked_for() {
         let error = refusal(&task(1, with(wrong))).to_string();
         assert!(error.starts_with("container.healthcheck.test: "), "{error}");
     }
+    // Docker's shortest time: without a pause, checks would follow each other as fast as the node can run them.
+    let short = Some(WireDuration { seconds: 0, nanos: 999_999 });
+    let hasty = swarm::HealthConfig { interval: short, ..Default::default() };
+    let error =
+        refusal(&task(1, swarm::ContainerSpec { healthcheck: Some(hasty), ..container() })).to_string();
+    assert!(error.starts_with("container.healthcheck.interval: 999.999µs is less than 1ms"), "{error}");
 }
 
 #[test]
