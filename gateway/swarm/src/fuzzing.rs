@@ -8,7 +8,10 @@ use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 use crate::certificates::{NodeChain, RootBundle};
 use crate::error::Error;
+use crate::from_image;
+use crate::health::{self, ResolvedCheck};
 use crate::managers::{Managers, Peer};
+use crate::plan::HealthCheck;
 use crate::session::assignments::{Assignments, Change, ITEMS_MAX};
 use crate::store;
 use crate::token::JoinToken;
@@ -117,6 +120,21 @@ pub fn messages(data: &[u8]) {
 /// The result is not bounded, or differs from one time to the next.
 pub fn template(data: &[u8]) {
     crate::template::any_bytes::check_any(data);
+}
+
+/// Reads bytes as the configuration of an image: a health check in it has a command of a bounded length, and pauses.
+///
+/// # Panics
+/// If a property does not hold.
+pub fn image_health(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(image) = from_image::health(text) else { return };
+    let Ok(Some(check)) = health::resolve(&HealthCheck::default(), &image) else { return };
+    let ResolvedCheck { command, timeout, schedule } = check;
+    assert!(!command.is_empty() && command.iter().map(String::len).sum::<usize>() <= 128 << 10);
+    assert!(command.iter().all(|word| !word.contains('\0')));
+    let shortest = timeout.min(schedule.interval).min(schedule.start_interval);
+    assert!(shortest >= Duration::from_millis(1) && schedule.retries > 0);
 }
 
 /// Decodes bytes as a task of a service.

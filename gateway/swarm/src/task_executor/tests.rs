@@ -13,6 +13,7 @@ use tokio::task::AbortHandle;
 use super::*;
 use crate::sample_tasks::{CLUSTER, config, container, secret, secret_reference, task, task_id};
 
+mod health;
 mod life;
 mod races;
 mod restarts;
