@@ -61,6 +61,7 @@ targets! {
     streaming_session: switchyard_streaming::fuzzing::session, 1_000;
     swarm_certificates: switchyard_swarm::fuzzing::certificates, 2_000;
     swarm_files: switchyard_swarm::fuzzing::files, 4_000;
+    swarm_image_health: switchyard_swarm::fuzzing::image_health, 4_000;
     swarm_messages: switchyard_swarm::fuzzing::messages, 4_000;
     swarm_task: switchyard_swarm::fuzzing::task, 4_000;
     swarm_template: switchyard_swarm::fuzzing::template, 4_000;
