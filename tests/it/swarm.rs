@@ -6,6 +6,7 @@ use switchyard_tests::swarm::agent::TestAgent;
 
 mod daemon;
 mod failover;
+mod health;
 mod joins;
 mod kills;
 mod rotation;

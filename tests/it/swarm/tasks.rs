@@ -20,17 +20,17 @@ use tokio::sync::watch;
 use super::facts;
 
 /// How long a step of a container may take here.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A gateway over a real backend, with the executor of a swarm.
-struct SwarmNode {
+pub(super) struct SwarmNode {
     gateway: Gateway,
     executor: TaskExecutor,
-    reports: Arc<Reports>,
+    pub(super) reports: Arc<Reports>,
 }
 
 impl SwarmNode {
-    async fn over(world: &BackendFixture) -> Self {
+    pub(super) async fn over(world: &BackendFixture) -> Self {
         let gateway = Gateway::new(world.backend(), Limits::default());
         gateway.recover().await.expect("a fresh backend recovers");
         let settings = TaskExecutorSettings {
@@ -48,12 +48,12 @@ impl SwarmNode {
         Self { gateway, executor, reports }
     }
 
-    async fn apply(&self, is_complete: bool, list: Vec<Change>) {
+    pub(super) async fn apply(&self, is_complete: bool, list: Vec<Change>) {
         self.executor.apply(Changes { is_complete, list }).await;
     }
 
     /// Waits until a task is reported in this state or beyond, and returns its status.
-    async fn reported(&self, id: &str, state: TaskState) -> swarm::TaskStatus {
+    pub(super) async fn reported(&self, id: &str, state: TaskState) -> swarm::TaskStatus {
         let reached = async {
             loop {
                 if let Some(status) = self.reports.latest(id).filter(|status| status.state >= state.into()) {
@@ -76,7 +76,7 @@ impl SwarmNode {
         read()
     }
 
-    async fn end(self) {
+    pub(super) async fn end(self) {
         tokio::time::timeout(LIMIT, self.executor.remove_all())
             .await
             .expect("the removal does not end")
@@ -86,7 +86,7 @@ impl SwarmNode {
 }
 
 /// A task that runs this script.
-fn task(
+pub(super) fn task(
     world: &BackendFixture,
     id: &str,
     script: &str,
@@ -111,7 +111,7 @@ fn task(
     }
 }
 
-fn assigned(task: swarm::Task) -> Change {
+pub(super) fn assigned(task: swarm::Task) -> Change {
     Change::Task(Arc::new(task))
 }
 
