@@ -56,6 +56,7 @@ mod output;
 mod position;
 pub mod protocol;
 pub mod reader;
+pub mod rotate;
 mod sandbox;
 pub mod server;
 mod sink;

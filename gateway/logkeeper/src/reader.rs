@@ -26,7 +26,7 @@ mod error;
 mod plain;
 mod query;
 mod replay;
-mod rotation;
+pub(crate) mod rotation;
 mod scan;
 mod start;
 #[cfg(test)]

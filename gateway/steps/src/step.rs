@@ -455,6 +455,13 @@ steps! {
         /// The log is created again, and the position record still refers to the old one.
         LogReopened: Kill,
     }
+    /// Rotating a log, by the daemon.
+    RotateLog {
+        /// The file of the log is renamed, and the logkeeper still writes it.
+        LogSetAside: Kill,
+        /// The oldest file of the log is removed.
+        RotatedLogRemoved: Kill,
+    }
     /// Finishing the log of a container that has exited.
     FinishLog {
         /// A finish waits for the end of a FIFO.

@@ -33,6 +33,7 @@ mod issuance;
 mod join;
 mod key;
 mod life;
+mod log_rotation;
 mod managers;
 mod membership;
 mod names;

@@ -66,7 +66,13 @@ const LAYERS: [(&str, &[&str]); 30] = [
     ("switchyard-streaming", &["switchyard-tls"]),
     (
         "switchyard-swarm",
-        &["switchyard-core", "switchyard-docker-options", "switchyard-proto", "switchyard-steps"],
+        &[
+            "switchyard-core",
+            "switchyard-docker-options",
+            "switchyard-logkeeper",
+            "switchyard-proto",
+            "switchyard-steps",
+        ],
     ),
     ("switchyard-tests", &["*"]),
     ("switchyard-tls", &[]),

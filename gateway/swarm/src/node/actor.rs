@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::executor::{Executor, MakeExecutor, MemberName};
 use crate::identity::Identity;
 use crate::join::JoinRequest;
+use crate::log_rotation::LogRotator;
 use crate::session::reports::Reports;
 use crate::store::{Departure, DepartureCause, Store};
 
@@ -59,9 +60,18 @@ impl NodeActor {
         }
     }
 
-    /// Goes on with what is stored, and does what is asked for, until there is no handle any more. If dropped, the
-    /// managers are told nothing, tasks go on, and the next run goes on with everything.
-    pub async fn run(mut self) {
+    /// Goes on with what is stored, does what is asked for, and rotates the logs of tasks, until there is no handle any
+    /// more. If dropped, the managers are told nothing, tasks go on, and the next run goes on with everything.
+    pub async fn run(self) {
+        // Tasks run on while the node has no membership that works.
+        let rotation = LogRotator::new(self.scope.clone()).run();
+        tokio::select! {
+            never = rotation => match never {},
+            () = self.act() => {}
+        }
+    }
+
+    async fn act(mut self) {
         let mut activity = self.begin().await;
         loop {
             tokio::select! {

@@ -17,6 +17,7 @@ mod health;
 mod life;
 mod races;
 mod restarts;
+mod rotation;
 
 /// The statuses that a manager has.
 type Statuses = BTreeMap<String, swarm::TaskStatus>;

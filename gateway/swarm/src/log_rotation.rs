@@ -1,0 +1,179 @@
+//! Rotates the logs of tasks: nobody else does so for services, as kubelets and Nomad's agents do for theirs.
+//!
+//! ```text
+//!  larger than it may be ─► its file is renamed ─► the logkeeper opens the log anew ─► the oldest files are removed
+//! ```
+//!
+//! What a kill leaves in between is seen by the next pass: a log without a file was renamed, and is still written
+//! under its new name until it is opened anew. No file is removed before that.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use switchyard_core::gateway::Scope;
+use switchyard_core::id::TaskId;
+use switchyard_core::state::TaskState;
+use switchyard_core::table::Task;
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_logkeeper::rotate::RotatedFiles;
+use tokio::time::sleep;
+
+use crate::record::Record;
+use crate::task_executor::blocking;
+
+/// The pause between two passes. In it, a log can become larger than it may be.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// A log that may have to be rotated.
+#[derive(Debug, Clone)]
+struct RotatedLog {
+    task: TaskId,
+    file: PathBuf,
+    /// The size of the file at which it is rotated.
+    max_size: u64,
+    /// How many rotated files are kept.
+    kept: usize,
+}
+
+/// How the file of a log is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FileState {
+    /// Within its size.
+    Small,
+    /// It is to be rotated.
+    Large,
+    /// It was renamed, and the log is not opened anew yet.
+    Absent,
+}
+
+/// Rotates the logs of all tasks of a scope.
+#[derive(Debug)]
+pub(crate) struct LogRotator {
+    scope: Scope,
+    /// The tasks whose log could not be rotated at the last pass.
+    failing: BTreeSet<TaskId>,
+}
+
+// === impl LogRotator ===
+
+impl LogRotator {
+    pub(crate) const fn new(scope: Scope) -> Self {
+        Self { scope, failing: BTreeSet::new() }
+    }
+
+    /// Looks at the logs from time to time, as soon as the gateway has recovered, whether the node has a session with
+    /// a manager or not. Cancel-safe.
+    pub(crate) async fn run(mut self) -> Infallible {
+        self.scope.recovered().await;
+        loop {
+            self.pass().await;
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Looks at each log once. Cancel-safe: the next pass goes on.
+    pub(crate) async fn pass(&mut self) {
+        // Before a recovery there are none.
+        let tasks = self.scope.tasks().unwrap_or_default();
+        let logs: Vec<RotatedLog> = tasks.iter().filter_map(|task| RotatedLog::of(task)).collect();
+        self.failing.retain(|task| logs.iter().any(|log| log.task == *task));
+        if logs.is_empty() {
+            return;
+        }
+        let looked = blocking("look at the logs of tasks", move || {
+            Ok(logs.into_iter().map(|log| (log.state(), log)).collect::<Vec<_>>())
+        });
+        match looked.await {
+            Ok(looked) => {
+                for (state, log) in looked {
+                    self.follow_up(state, log).await;
+                }
+            }
+            Err(error) => tracing::warn!(error = error.report(), "the logs of tasks are not rotated"),
+        }
+    }
+
+    /// Rotates a log if that is due. The first failure is told; those that follow without a success are not.
+    async fn follow_up(&mut self, state: io::Result<FileState>, log: RotatedLog) {
+        let task = log.task;
+        let rotated = match state {
+            Ok(FileState::Small) => Ok(()),
+            Ok(state @ (FileState::Large | FileState::Absent)) => rotate(&self.scope, log, state).await,
+            Err(fault) => Err(log.failed("look at", fault)),
+        };
+        match rotated {
+            Ok(()) => drop(self.failing.remove(&task)),
+            // It has ended meanwhile.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::FailedPrecondition) => {
+                tracing::debug!(task.id = %task, error = error.report(), "the log of a task is not rotated");
+            }
+            Err(error) if self.failing.insert(task) => {
+                tracing::warn!(task.id = %task, error = error.report(), "the log of a task is not rotated: retrying");
+            }
+            Err(error) => {
+                tracing::debug!(task.id = %task, error = error.report(), "the log of a task is still not rotated");
+            }
+        }
+    }
+}
+
+/// Rotates a log whose file is large, or goes on with a rotation.
+async fn rotate(scope: &Scope, log: RotatedLog, state: FileState) -> Result<()> {
+    let log = Arc::new(log);
+    if state == FileState::Large {
+        let aside = Arc::clone(&log);
+        blocking("rotation of a log", move || {
+            let renamed =
+                RotatedFiles::of(&aside.file).and_then(|mut files| files.set_aside(SystemTime::now()));
+            renamed.map_err(|fault| aside.failed("rename", fault))
+        })
+        .await?;
+    }
+    scope.reopen_log(&log.task.to_string()).await?;
+    blocking("removal of old logs", move || {
+        let removed = RotatedFiles::of(&log.file).and_then(|mut files| files.remove_beyond(log.kept));
+        removed.map_err(|fault| log.failed("remove the oldest files of", fault))
+    })
+    .await
+}
+
+// === impl RotatedLog ===
+
+impl RotatedLog {
+    /// The log of a task that can write to it, if it has one that is to be rotated.
+    fn of(task: &Task) -> Option<Self> {
+        match task.state {
+            TaskState::Running { .. } | TaskState::Stopping { .. } => {}
+            TaskState::Created
+            | TaskState::Starting
+            | TaskState::Exited { .. }
+            | TaskState::Removing { .. } => return None,
+        }
+        let file = task.details.log_path.clone()?;
+        let Record { log_max_size, log_max_files, .. } = Record::of(&task.meta);
+        let max_size = Some(log_max_size).filter(|size| *size > 0)?;
+        let kept = usize::try_from(log_max_files.saturating_sub(1)).unwrap_or(usize::MAX);
+        Some(Self { task: task.id, file, max_size, kept })
+    }
+
+    fn state(&self) -> io::Result<FileState> {
+        match size(&self.file) {
+            Ok(size) if size < self.max_size => Ok(FileState::Small),
+            Ok(_) => Ok(FileState::Large),
+            Err(fault) if fault.kind() == io::ErrorKind::NotFound => Ok(FileState::Absent),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    fn failed(&self, verb: &str, fault: io::Error) -> Error {
+        Error::unavailable(format!("{verb} the log {}", self.file.display())).with_source(fault)
+    }
+}
+
+fn size(file: &Path) -> io::Result<u64> {
+    Ok(file.symlink_metadata()?.len())
+}
