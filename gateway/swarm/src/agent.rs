@@ -166,7 +166,7 @@ impl Agent {
             connection: &connection,
             membership: &self.membership,
             identity,
-            executor: &*self.executor,
+            executor: &self.executor,
             reports: &self.reports,
         };
         Box::pin(session::run(&context, assigned, &observer)).await

@@ -1,5 +1,6 @@
 //! What runs the tasks of this node.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -25,6 +26,19 @@ pub struct MemberName {
     pub node: String,
 }
 
+/// The log of a task that was not removed yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskLog {
+    /// The id of the service; empty for a task without one.
+    pub service_id: String,
+    /// The id of the task.
+    pub task_id: String,
+    /// The file, in the CRI format, with its rotated files beside it; `None` if the output is kept nowhere.
+    pub file: Option<PathBuf>,
+    /// Whether the task has ended. The last lines may not be in the log yet.
+    pub has_ended: bool,
+}
+
 /// Runs tasks. Statuses go to [`Reports`](crate::Reports).
 #[async_trait]
 pub trait Executor: Send + Sync {
@@ -44,4 +58,14 @@ pub trait Executor: Send + Sync {
     /// # Errors
     /// A task is left.
     async fn remove_all(&self) -> switchyard_core::Result<()>;
+
+    /// The logs of the tasks, also of those that have ended. Without an implementation, there are none.
+    fn logs(&self) -> Vec<TaskLog> {
+        Vec::new()
+    }
+
+    /// Whether all that a task has printed, which has ended, is in its log; `false` also if that cannot be found out.
+    async fn is_log_complete(&self, log: &TaskLog) -> bool {
+        log.has_ended
+    }
 }

@@ -82,7 +82,7 @@ pub fn files(data: &[u8]) {
 }
 
 /// Decodes the bytes as messages, one after the other, each behind its length: what is assigned is bounded, and what
-/// tasks need comes before them. The list of managers is bounded.
+/// tasks need comes before them. The list of managers is bounded, and so is what is asked for of logs.
 ///
 /// # Panics
 /// If a property does not hold.
@@ -92,6 +92,7 @@ pub fn messages(data: &[u8]) {
     while let Some((length, more)) = rest.split_first() {
         let (bytes, after) = more.split_at(more.len().min(usize::from(*length)));
         rest = after;
+        crate::log_broker::request::check(bytes);
         if let Ok(message) = swarm::SessionMessage::decode(bytes) {
             let peers = message.managers.into_iter().filter_map(|manager| manager.peer);
             let managers = Managers::of(peers.map(|peer| Peer { node: peer.node_id, address: peer.addr }));

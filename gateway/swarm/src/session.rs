@@ -5,11 +5,13 @@
 //! Heartbeat ─────► the period of the next one
 //! Assignments ───► executor
 //! Reports ───────► UpdateTaskStatus
+//! log_broker ────► logs for clients
 //! ```
 //!
-//! The four run side by side in one asynchronous task. The first failure of any of them ends the session, and with
-//! it the others: nothing of a session is left when [`run`] returns.
+//! The five run side by side in one asynchronous task. The first failure of any of them but the logs ends the
+//! session, and with it the others: nothing of a session is left when [`run`] returns.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_proto::docker::swarmkit::v1 as swarm;
@@ -23,6 +25,7 @@ use crate::connection::Connection;
 use crate::error::Error;
 use crate::executor::Executor;
 use crate::identity::Identity;
+use crate::log_broker;
 use crate::managers::Peer;
 use crate::membership::Membership;
 use crate::status::{Reaction, reaction};
@@ -65,7 +68,7 @@ pub(crate) struct SessionContext<'a> {
     pub(crate) membership: &'a Membership,
     /// The identity that the connection was opened with.
     pub(crate) identity: &'a Identity,
-    pub(crate) executor: &'a dyn Executor,
+    pub(crate) executor: &'a Arc<dyn Executor>,
     pub(crate) reports: &'a Reports,
 }
 
@@ -118,12 +121,14 @@ pub(crate) async fn run(
     };
     observer.opened();
     context.reports.begin_session();
+    let logs = log_broker::serve(context.connection, context.identity.node(), context.executor);
     let error = tokio::select! {
         _ = identity.changed() => return SessionEnd::Certificate,
         error = session.messages(first, messages, facts) => error,
         error = session.heartbeats() => error,
         error = session.assignments(assigned) => error,
         error = session.statuses() => error,
+        never = logs => match never {},
     };
     SessionEnd::Failed(error)
 }

@@ -20,12 +20,13 @@ use switchyard_core::gateway::Scope;
 use switchyard_core::keyed_lock::KeyedLock;
 use switchyard_core::state::TaskState;
 use switchyard_core::{Error, Result};
+use switchyard_logkeeper as logkeeper;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use tokio::sync::watch;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::dependencies::Dependencies;
-use crate::executor::Executor;
+use crate::executor::{Executor, TaskLog};
 use crate::from_proto::check_id;
 use crate::health::CheckRunner;
 use crate::life::State;
@@ -36,6 +37,7 @@ use crate::secrets::SecretFiles;
 use crate::session::assignments::{Change, Changes};
 use crate::session::description::NodeFacts;
 use crate::session::reports::Reports;
+use crate::task_logs;
 use crate::worker::{DesiredState, Worker};
 
 /// The settings of a task executor.
@@ -53,6 +55,8 @@ pub struct TaskExecutorSettings {
     pub port_range: RangeInclusive<u16>,
     /// How long a pull may take.
     pub pull_timeout: Duration,
+    /// The logkeeper, which knows whether it still writes the log of a task that has ended. `None`: it writes none.
+    pub logkeeper: Option<Arc<logkeeper::Client>>,
 }
 
 /// Runs the tasks of one cluster. Clones share them.
@@ -117,6 +121,16 @@ impl Executor for TaskExecutor {
         self.idle().await;
         let files = self.shared.files.clone();
         blocking("removal of the directory for secrets", move || files.close()).await
+    }
+
+    fn logs(&self) -> Vec<TaskLog> {
+        let TaskContext { scope, settings, .. } = &*self.shared;
+        task_logs::list(scope, settings.cluster_id.as_deref())
+    }
+
+    async fn is_log_complete(&self, log: &TaskLog) -> bool {
+        let TaskContext { scope, settings, .. } = &*self.shared;
+        log.has_ended && task_logs::is_complete(scope, settings.logkeeper.as_deref(), &log.task_id).await
     }
 }
 

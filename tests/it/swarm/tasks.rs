@@ -40,6 +40,7 @@ impl SwarmNode {
             files_dir: world.root().run().join("swarm/files"),
             port_range: 61_100..=61_109,
             pull_timeout: LIMIT,
+            logkeeper: None,
         };
         let (_, facts) = watch::channel(facts("host-1"));
         let reports = Arc::<Reports>::default();

@@ -1,8 +1,9 @@
 //! What is read, and what is returned.
 
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use super::entry::to_unix;
 use crate::format::Stream;
 
 /// Where the log of a container is.
@@ -52,4 +53,14 @@ pub struct LogPiece<'a> {
     pub is_ended: bool,
     /// Whether the line is not in the log's format, or is torn.
     pub is_malformed: bool,
+}
+
+// === impl LogPiece ===
+
+impl LogPiece<'_> {
+    /// When it was written, as the time since 1970; `None` if it has no time.
+    #[must_use]
+    pub fn since_epoch(&self) -> Option<Duration> {
+        self.time.and_then(to_unix)
+    }
 }

@@ -1,4 +1,4 @@
-//! A manager whose answers a test scripts: CA, NodeCA and Dispatcher on a real connection.
+//! A manager whose answers a test scripts: CA, NodeCA, Dispatcher and LogBroker on a real connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_proto::docker::swarmkit::v1::ca_server::{Ca, CaServer};
 use switchyard_proto::docker::swarmkit::v1::dispatcher_server::{Dispatcher, DispatcherServer};
 use switchyard_proto::docker::swarmkit::v1::issuance_status::State;
+use switchyard_proto::docker::swarmkit::v1::log_broker_server::LogBrokerServer;
 use switchyard_proto::docker::swarmkit::v1::node_ca_server::{NodeCa, NodeCaServer};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -21,6 +22,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
+use super::log_broker::LogScript;
 use crate::key::NodeKey;
 use crate::testing::TestAuthority;
 use crate::token::{JoinToken, RootDigest};
@@ -78,12 +80,13 @@ pub(super) struct Shared {
     pub(super) asked: Mutex<Asked>,
     /// The latest Session stream, for more messages.
     pub(super) session: Mutex<Option<mpsc::Sender<Result<swarm::SessionMessage, Status>>>>,
+    pub(super) logs: LogScript,
     /// The Assignments streams, which stay open.
     streams: Mutex<Vec<mpsc::Sender<Result<swarm::AssignmentsMessage, Status>>>>,
 }
 
 #[derive(Clone)]
-struct Service(Arc<Shared>);
+pub(super) struct Service(pub(super) Arc<Shared>);
 
 impl ScriptedManager {
     /// Starts a manager. It speaks HTTP/2 by ALPN, or without it.
@@ -108,6 +111,7 @@ impl ScriptedManager {
             script: Mutex::new(script),
             asked: Mutex::default(),
             session: Mutex::default(),
+            logs: LogScript::default(),
             streams: Mutex::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -193,6 +197,7 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, service: Service) {
     let serving = Server::builder()
         .add_service(CaServer::new(service.clone()))
         .add_service(NodeCaServer::new(service.clone()))
+        .add_service(LogBrokerServer::new(service.clone()))
         .add_service(DispatcherServer::new(service))
         .serve_with_incoming(ReceiverStream::new(connections));
     let (_, served) = tokio::join!(accepting, serving);

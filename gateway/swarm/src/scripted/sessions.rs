@@ -17,7 +17,7 @@ use tonic::Status;
 use super::manager::{ScriptedManager, session};
 use crate::agent::Agent;
 use crate::error::Error;
-use crate::executor::Executor;
+use crate::executor::{Executor, TaskLog};
 use crate::join::{JoinRequest, join};
 use crate::report::AgentReport;
 use crate::session::assignments::Changes;
@@ -26,9 +26,11 @@ use crate::session::reports::Reports;
 use crate::store::Store;
 use crate::testing::TestAuthority;
 
-struct Idle {
+pub(super) struct Idle {
     facts: watch::Sender<NodeFacts>,
     changes: Mutex<Vec<Changes>>,
+    /// The logs of its tasks.
+    pub(super) logs: Mutex<Vec<TaskLog>>,
 }
 
 #[async_trait]
@@ -46,11 +48,15 @@ impl Executor for Idle {
     async fn remove_all(&self) -> switchyard_core::Result<()> {
         Ok(())
     }
+
+    fn logs(&self) -> Vec<TaskLog> {
+        self.logs.lock().clone()
+    }
 }
 
 /// A node that has joined, with its agent running.
-struct Running {
-    executor: Arc<Idle>,
+pub(super) struct Running {
+    pub(super) executor: Arc<Idle>,
     reports: Arc<Reports>,
     report: watch::Receiver<AgentReport>,
     store: Store,
@@ -59,7 +65,7 @@ struct Running {
 }
 
 impl Running {
-    async fn start(manager: &ScriptedManager) -> Self {
+    pub(super) async fn start(manager: &ScriptedManager) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::new(dir.path().join("swarm"));
         let request = JoinRequest {
@@ -68,7 +74,11 @@ impl Running {
             availability: Availability::Drain,
         };
         let identity = join(&store, &request).await.unwrap();
-        let executor = Arc::new(Idle { facts: watch::Sender::default(), changes: Mutex::default() });
+        let executor = Arc::new(Idle {
+            facts: watch::Sender::default(),
+            changes: Mutex::default(),
+            logs: Mutex::default(),
+        });
         let reports = Arc::<Reports>::default();
         let agent = Agent::new(store.clone(), identity, executor.clone(), reports.clone()).await.unwrap();
         let report = agent.report();
@@ -76,7 +86,7 @@ impl Running {
         Self { executor, reports, report, store, agent, _dir: dir }
     }
 
-    async fn until(&mut self, is_so: impl FnMut(&AgentReport) -> bool) {
+    pub(super) async fn until(&mut self, is_so: impl FnMut(&AgentReport) -> bool) {
         let waited = tokio::time::timeout(Duration::from_secs(30), self.report.wait_for(is_so)).await.is_ok();
         assert!(waited, "{:?}", self.report.borrow());
     }

@@ -54,6 +54,7 @@ impl TestNode {
             files_dir: place.path().join("files"),
             port_range: 61_000..=61_003,
             pull_timeout: Duration::from_secs(60),
+            logkeeper: None,
         };
         let (_, facts) = watch::channel(NodeFacts::default());
         let reports = Arc::<Reports>::default();

@@ -1,0 +1,187 @@
+//! Reads the log of one task, in chunks of messages.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use switchyard_core::threads;
+use switchyard_core::{Error, Result};
+use switchyard_logkeeper::format::Stream;
+use switchyard_logkeeper::reader::{LogLocation, LogPiece, LogQuery, LogReader, ReadError};
+use switchyard_proto::docker::swarmkit::v1 as swarm;
+use tokio::sync::Semaphore;
+
+use crate::executor::TaskLog;
+
+/// How much text a chunk has, in bytes, before its last piece: a piece has at most 320 KiB, and managers take
+/// messages of 4 MiB.
+const CHUNK: usize = 64 << 10;
+
+/// How many messages a chunk has at most.
+const CHUNK_MESSAGES: usize = 1000;
+
+/// How many logs are read at the same time, on threads for bulk work.
+const READS: usize = 2;
+
+static READ_PERMITS: Semaphore = Semaphore::const_new(READS);
+
+/// Reads the log of one task.
+#[derive(Debug)]
+pub(super) struct TaskReader {
+    reader: LogReader,
+    labels: MessageLabels,
+}
+
+/// What all messages of one log have.
+#[derive(Debug, Clone)]
+pub(super) struct MessageLabels {
+    context: swarm::LogContext,
+    /// The time of the last message: what has no time of its own gets it.
+    last: Duration,
+    /// Whether standard error is wanted.
+    has_stderr: bool,
+}
+
+/// What was read at once.
+#[derive(Debug, Default)]
+pub(super) struct Chunk {
+    pub(super) messages: Vec<swarm::LogMessage>,
+    /// How much text they have, in bytes.
+    pub(super) size: u64,
+}
+
+/// The result of opening a log.
+#[derive(Debug)]
+pub(super) enum OpenedLog {
+    Reader(TaskReader),
+    /// There is no file yet, or not any more.
+    Absent,
+    /// It cannot be read.
+    Failed(String),
+}
+
+// === impl MessageLabels ===
+
+impl MessageLabels {
+    /// For this log on this node: a manager refuses other nodes.
+    pub(super) fn new(log: &TaskLog, node: &str, query: &LogQuery) -> Self {
+        let context = swarm::LogContext {
+            service_id: log.service_id.clone(),
+            node_id: node.to_owned(),
+            task_id: log.task_id.clone(),
+        };
+        Self { context, last: Duration::ZERO, has_stderr: query.stream != Some(Stream::Stdout) }
+    }
+
+    /// A piece of a log. As from docker's agents, a line that ends has its line end, and one that goes on has not.
+    fn message(&mut self, piece: &LogPiece<'_>) -> swarm::LogMessage {
+        self.last = piece.since_epoch().unwrap_or(self.last);
+        let mut data = Vec::with_capacity(piece.text.len() + 1);
+        data.extend_from_slice(piece.text);
+        if piece.is_ended {
+            data.push(b'\n');
+        }
+        let stream = match piece.stream {
+            Stream::Stdout => swarm::LogStream::Stdout,
+            Stream::Stderr => swarm::LogStream::Stderr,
+        };
+        self.message_of(stream, data)
+    }
+
+    fn message_of(&self, stream: swarm::LogStream, data: Vec<u8>) -> swarm::LogMessage {
+        swarm::LogMessage {
+            context: Some(self.context.clone()),
+            timestamp: Some((UNIX_EPOCH + self.last).into()),
+            stream: stream.into(),
+            data,
+            attrs: Vec::new(),
+        }
+    }
+
+    /// A line of the gateway itself, on standard error, as the logkeeper writes its own: the protocol has no field
+    /// for errors. `None` if that stream is not wanted.
+    pub(super) fn notice(&self, text: &str) -> Option<swarm::LogMessage> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(self.last);
+        let labels = Self { last: now, ..self.clone() };
+        let data = format!("[switchyard: {text}]\n").into_bytes();
+        self.has_stderr.then(|| labels.message_of(swarm::LogStream::Stderr, data))
+    }
+}
+
+// === impl TaskReader ===
+
+impl TaskReader {
+    /// Opens a log. Cancel-safe.
+    pub(super) async fn open(file: PathBuf, query: LogQuery, labels: MessageLabels) -> OpenedLog {
+        let opened = read("opening a log", move || {
+            let location = location(&file).ok_or_else(|| {
+                Error::internal(format!("the log {} is no file in a directory", file.display()))
+            })?;
+            match LogReader::open(&location, &query) {
+                Ok(reader) => Ok(Some(reader)),
+                Err(ReadError::Absent(_)) => Ok(None),
+                Err(error) => Err(failed(error)),
+            }
+        });
+        match opened.await {
+            Ok(Some(reader)) => OpenedLog::Reader(Self { reader, labels }),
+            Ok(None) => OpenedLog::Absent,
+            Err(error) => OpenedLog::Failed(error.report()),
+        }
+    }
+
+    /// Tells that nothing will be written any more.
+    pub(super) const fn end(&mut self) {
+        self.reader.end();
+    }
+
+    /// Reads on; a chunk without messages is the end of what was written so far. Not cancel-safe: the reader is lost.
+    ///
+    /// # Errors
+    /// The log cannot be read on.
+    pub(super) async fn chunk(self) -> Result<(Self, Chunk)> {
+        let mut reader = self;
+        read("reading a log", move || reader.fill().map(|chunk| (reader, chunk))).await
+    }
+
+    fn fill(&mut self) -> Result<Chunk> {
+        let mut chunk = Chunk::default();
+        let mut size = 0;
+        while size < CHUNK && chunk.messages.len() < CHUNK_MESSAGES {
+            let Some(piece) = self.reader.next_piece().map_err(failed)? else { break };
+            size += piece.text.len() + 1;
+            chunk.messages.push(self.labels.message(&piece));
+        }
+        for omitted in self.reader.take_omitted() {
+            let text = format!("a part of the log is left out: {}", failed(omitted).report());
+            tracing::warn!(swarm.task = self.labels.context.task_id, "{text}");
+            chunk.messages.extend(self.labels.notice(&text));
+        }
+        chunk.size = size as u64;
+        Ok(chunk)
+    }
+}
+
+/// Runs something that reads a log, as one of few at a time.
+async fn read<T: Send + 'static>(
+    what: &'static str,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let permit = READ_PERMITS.acquire().await;
+    let permit = permit.map_err(|closed| Error::internal(format!("wait for {what}")).with_source(closed))?;
+    threads::bulk(move || {
+        let _until_it_ends = permit;
+        work()
+    })
+    .await
+}
+
+/// Where a log is: links on the way to its directory alone are followed.
+fn location(file: &Path) -> Option<LogLocation> {
+    let root = file.parent()?.to_owned();
+    let path = PathBuf::from(file.file_name()?);
+    Some(LogLocation::Cri { root, path })
+}
+
+fn failed(error: ReadError) -> Error {
+    Error::unavailable("the log cannot be read").with_source(error)
+}
