@@ -9,6 +9,7 @@ mod failover;
 mod health;
 mod joins;
 mod kills;
+mod logs;
 mod rotation;
 mod scale;
 mod services;

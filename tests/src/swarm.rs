@@ -166,18 +166,27 @@ impl SwarmCluster {
     /// # Panics
     /// When it is not installed.
     pub fn try_docker(&self, number: usize, words: &[&str]) -> Result<String, String> {
-        let output = Command::new(prereq::require("docker", "docker.io"))
-            .env("DOCKER_HOST", format!("unix://{}", self.managers[number].dir.join("sock").display()))
-            .env("DOCKER_CONFIG", self.scratch.path())
-            .args(words)
-            .stdin(Stdio::null())
-            .output()
-            .expect("it was found, so it starts");
+        let output = self.docker_command(number, words).output().expect("it was found, so it starts");
         if output.status.success() {
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         } else {
             Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
         }
+    }
+
+    /// The docker client, for a manager.
+    ///
+    /// # Panics
+    /// When it is not installed.
+    #[must_use]
+    pub fn docker_command(&self, number: usize, words: &[&str]) -> Command {
+        let mut command = Command::new(prereq::require("docker", "docker.io"));
+        command
+            .env("DOCKER_HOST", format!("unix://{}", self.managers[number].dir.join("sock").display()))
+            .env("DOCKER_CONFIG", self.scratch.path())
+            .args(words)
+            .stdin(Stdio::null());
+        command
     }
 
     /// The nodes that are not managers: `ID HOSTNAME STATUS AVAILABILITY`, in the order of their ids.

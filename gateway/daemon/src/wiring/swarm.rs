@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use switchyard_core::gateway::Scope;
 use switchyard_core::operation::Operations;
+use switchyard_logkeeper as logkeeper;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
 use switchyard_swarm::{
     Executor, JoinByFile, MakeExecutor, MemberName, NodeActor, NodeFacts, NodeParts, Reports, SwarmNode,
@@ -82,6 +83,7 @@ pub fn swarm(config: &Config, version: &str, scope: Scope, operations: Operation
             files_dir: config.paths.run.join("swarm"),
             port_range: first..=last,
             pull_timeout: PULL_LIMIT,
+            logkeeper: Some(Arc::new(logkeeper::Client::new(config.logkeeper_socket()))),
         },
     });
     SwarmNode::new(NodeParts {
