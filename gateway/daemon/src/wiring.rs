@@ -22,6 +22,7 @@ use switchyard_devices::{Roots, Search};
 use switchyard_ledger::Journal;
 use switchyard_logkeeper::reader::LogLocation;
 use switchyard_streaming::Sessions;
+use switchyard_swarm::AllowedDevices;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -62,6 +63,8 @@ pub struct LiveSettings {
     cri: Reloadable<switchyard_cri::Config>,
     /// The kubelet's PodResources socket.
     pod_resources: Reloadable<PathBuf>,
+    /// The devices that services of a swarm may name.
+    swarm_devices: Reloadable<AllowedDevices>,
 }
 
 /// The exchangeable parts.
@@ -101,6 +104,7 @@ impl LiveSettings {
         Self {
             cri: cri_settings(&config.cri).into(),
             pod_resources: config.devices.kubelet.pod_resources_socket.clone().into(),
+            swarm_devices: config.swarm.allow_devices.clone().into(),
         }
     }
 
@@ -108,6 +112,7 @@ impl LiveSettings {
     pub fn reconfigure(&self, config: &Config) {
         self.cri.set(cri_settings(&config.cri));
         self.pod_resources.set(config.devices.kubelet.pod_resources_socket.clone());
+        self.swarm_devices.set(config.swarm.allow_devices.clone());
     }
 }
 

@@ -24,6 +24,7 @@ use crate::template::{TemplateError, expand_field};
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod any_bytes;
+mod devices;
 mod duration;
 mod files;
 mod health;
@@ -39,6 +40,7 @@ mod security;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use devices::named_devices;
 pub(crate) use network::{claims, mappings};
 pub(crate) use request::{TaskIdentity, check_id, identity};
 
@@ -95,7 +97,7 @@ pub(crate) fn plan(task: &swarm::Task, node: &PlanContext, dependencies: &Depend
         user: user(container)?,
         mounts: mounts.mounts,
         devices: Vec::new(),
-        cdi_devices: Vec::new(),
+        cdi_devices: devices::by_label(&asked)?,
         leases: Vec::new(),
         security,
         rlimits: resources::rlimits(&container.ulimits)?,
@@ -119,6 +121,7 @@ pub(crate) fn plan(task: &swarm::Task, node: &PlanContext, dependencies: &Depend
         task: task_spec,
         files,
         ports: network.ports,
+        devices: devices::assigned(task)?,
         anonymous_volumes: mounts.anonymous,
         health: health::health(container.healthcheck.as_ref())?,
         stop_grace: duration::optional("container.stop_grace_period", container.stop_grace_period.as_ref())?

@@ -74,7 +74,8 @@ pub use managers::{Managers, Peer};
 pub use names::names;
 pub use node::{JoinByFile, NodeActor, NodeParts, NodePhase, NodeStatus, SwarmNode};
 pub use plan::{
-    HealthCheck, HealthCommand, LogRotation, PlanContext, PublishedPort, ServiceImage, TaskFile, TaskPlan,
+    AllowedDevices, AssignedDevice, HealthCheck, HealthCommand, LogRotation, PlanContext, PublishedPort,
+    ServiceImage, TaskFile, TaskPlan,
 };
 pub use renewal::{due, pause};
 pub use report::AgentReport;

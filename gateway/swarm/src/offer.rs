@@ -1,25 +1,88 @@
 //! What of the node is offered to the scheduler of a swarm.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use switchyard_core::device::Inventories;
 use switchyard_core::gateway::Scope;
 use switchyard_core::spec::Reserved;
+use switchyard_core::state::TaskState;
+use switchyard_core::table::Task;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
+use crate::from_proto::named_devices;
 use crate::life::State;
+use crate::plan::AssignedDevice;
+use crate::record::Record;
 use crate::session::description::NodeFacts;
+
+mod devices;
 
 /// How often it is looked at what other owners reserve: managers are told of a change every ten seconds at most.
 const LOOK_PAUSE: Duration = Duration::from_secs(5);
 
+/// How long the first offer waits for the first scan of the node's devices.
+const SCAN_LIMIT: Duration = Duration::from_secs(10);
+
+/// Tells managers what of the node they may use, for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    is_made: watch::Receiver<bool>,
+    _keep: AbortOnDropHandle<()>,
+}
+
 /// The tasks of a node that are not known to have ended, with what they reserve.
 #[derive(Debug, Default)]
-pub(crate) struct Reservations(BTreeMap<String, Reserved>);
+pub(crate) struct Reservations(BTreeMap<String, Claimed>);
+
+/// What tasks reserve of the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Claimed {
+    /// Processors and memory.
+    amount: Reserved,
+    /// Devices that the scheduler has assigned.
+    devices: BTreeSet<AssignedDevice>,
+    /// Slots that services have named, of which the scheduler does not know.
+    named: BTreeSet<String>,
+}
+
+/// What may be offered.
+#[derive(Debug, Clone, Default)]
+struct NodeCapacity {
+    /// Everything that the node has.
+    all: Reserved,
+    /// What other owners have reserved of it.
+    others: Reserved,
+    /// The devices that no other owner has.
+    devices: Vec<AssignedDevice>,
+}
+
+// === impl Offer ===
+
+impl Offer {
+    /// Begins to tell. Needs a runtime.
+    pub(crate) fn begin(
+        scope: Scope,
+        facts: NodeFacts,
+        reservations: Arc<Mutex<Reservations>>,
+        told: watch::Sender<NodeFacts>,
+    ) -> Self {
+        let (made, is_made) = watch::channel(false);
+        let keep = tokio::spawn(keep(scope, facts, reservations, (told, made)));
+        Self { is_made, _keep: AbortOnDropHandle::new(keep) }
+    }
+
+    /// Waits for the first offer. Cancel-safe.
+    pub(crate) async fn made(&self) {
+        // Without a sender the gateway ends.
+        let _ = self.is_made.clone().wait_for(|is_made| *is_made).await;
+    }
+}
 
 // === impl Reservations ===
 
@@ -33,12 +96,15 @@ impl Reservations {
         }
         let resources = task.spec.as_ref().and_then(|spec| spec.resources.as_ref());
         let reserved = resources.and_then(|resources| resources.reservations.as_ref());
-        let Some(reserved) = reserved else { return };
-        let amount = Reserved {
+        let amount = reserved.map_or_else(Reserved::default, |reserved| Reserved {
             cpu_milli: u64::try_from(reserved.nano_cpus).unwrap_or(0).div_ceil(1_000_000),
             memory_bytes: u64::try_from(reserved.memory_bytes).unwrap_or(0),
-        };
-        self.0.insert(task.id.clone(), amount);
+        });
+        let devices = named_devices(task).take(devices::OFFERED_MAX).collect();
+        let claimed = Claimed { amount, devices, named: BTreeSet::new() };
+        if claimed != Claimed::default() {
+            self.0.insert(task.id.clone(), claimed);
+        }
     }
 
     /// A task has ended, or is not assigned any more.
@@ -47,55 +113,132 @@ impl Reservations {
     }
 
     /// What all of them reserve.
-    pub(crate) fn sum(&self) -> Reserved {
-        self.0.values().fold(Reserved::default(), |sum, reserved| sum.plus(*reserved))
+    fn sum(&self) -> Claimed {
+        self.0.values().fold(Claimed::default(), Claimed::plus)
     }
 }
 
-/// The facts with the processors and memory that tasks of the swarm may have: those that no other owner has reserved,
-/// but never less than the tasks reserve that are assigned here. A manager ends tasks that do not fit the node any more,
-/// whoever has taken the place.
-pub(crate) fn offered(
-    facts: &NodeFacts,
-    capacity: Reserved,
-    others: Reserved,
-    assigned: Reserved,
-) -> NodeFacts {
-    let free = capacity.minus(others);
-    let amount = |free: u64, assigned: u64, factor: u64| {
-        i64::try_from(free.max(assigned).saturating_mul(factor)).unwrap_or(i64::MAX)
-    };
-    NodeFacts {
-        nano_cpus: amount(free.cpu_milli, assigned.cpu_milli, 1_000_000),
-        memory_bytes: amount(free.memory_bytes, assigned.memory_bytes, 1),
-        ..facts.clone()
+// === impl Claimed ===
+
+impl Claimed {
+    /// What a task holds as its object tells; nothing if it has exited.
+    fn of_object(task: &Task) -> Self {
+        match task.state {
+            TaskState::Exited { .. } | TaskState::Removing { .. } => Self::default(),
+            TaskState::Created
+            | TaskState::Starting
+            | TaskState::Running { .. }
+            | TaskState::Stopping { .. } => Self {
+                amount: task.details.compute.reserved,
+                devices: Record::of(&task.meta).devices.into_iter().map(AssignedDevice::from).collect(),
+                named: slots_by_name(task),
+            },
+        }
     }
+
+    /// The sum.
+    fn plus(mut self, other: &Self) -> Self {
+        self.amount = self.amount.plus(other.amount);
+        self.devices.extend(other.devices.iter().cloned());
+        self.named.extend(other.named.iter().cloned());
+        self
+    }
+
+    /// The larger amounts, and the devices of both.
+    fn or(mut self, other: Self) -> Self {
+        self.amount = Reserved {
+            cpu_milli: self.amount.cpu_milli.max(other.amount.cpu_milli),
+            memory_bytes: self.amount.memory_bytes.max(other.amount.memory_bytes),
+        };
+        self.devices.extend(other.devices);
+        self.named.extend(other.named);
+        self
+    }
+}
+
+/// The slots that a task has because its service names the devices.
+fn slots_by_name(task: &Task) -> BTreeSet<String> {
+    let by_name = task.details.leases.iter().filter(|claim| claim.named);
+    by_name.flat_map(|claim| claim.slots.iter().cloned()).collect()
+}
+
+/// The facts with what tasks of the swarm may have: the processors, memory and devices that no other owner has, but
+/// never less than its tasks reserve that are here. A manager ends tasks that do not fit the node any more, whoever
+/// has taken the place. Also returns how many devices are left out because there are too many.
+fn offered(facts: &NodeFacts, node: NodeCapacity, claimed: Claimed) -> (NodeFacts, usize) {
+    let NodeCapacity { all, others, devices } = node;
+    let free = all.minus(others);
+    let amount = |free: u64, claimed: u64, factor: u64| {
+        i64::try_from(free.max(claimed).saturating_mul(factor)).unwrap_or(i64::MAX)
+    };
+    let Claimed { amount: reserved, devices: assigned, named } = claimed;
+    let devices = devices.into_iter().filter(|device| !named.contains(&device.id));
+    let (named, left_out) = devices::offered(devices, assigned);
+    let facts = NodeFacts {
+        nano_cpus: amount(free.cpu_milli, reserved.cpu_milli, 1_000_000),
+        memory_bytes: amount(free.memory_bytes, reserved.memory_bytes, 1),
+        named,
+        ..facts.clone()
+    };
+    (facts, left_out)
 }
 
 /// Keeps what managers are told up to date, until nobody listens any more. Cancel-safe.
-pub(crate) async fn keep(
+async fn keep(
     scope: Scope,
     facts: NodeFacts,
     reservations: Arc<Mutex<Reservations>>,
-    told: watch::Sender<NodeFacts>,
+    (told, made): (watch::Sender<NodeFacts>, watch::Sender<bool>),
 ) {
     // Before, other owners seem to reserve nothing.
     scope.recovered().await;
+    // While it is followed, it is kept up to date.
+    let mut devices = scope.devices();
+    if timeout(SCAN_LIMIT, devices.wait_for(Option::is_some)).await.is_err() {
+        tracing::warn!(
+            "the devices of the node are not known yet: none are offered to the swarm until they are"
+        );
+    }
+    let mut known_left_out = 0;
     loop {
-        if let Some(capacity) = scope.capacity() {
-            let offered = offered(&facts, capacity, scope.reserved_by_others(), reservations.lock().sum());
-            told.send_if_modified(|told| {
-                let is_other = *told != offered;
-                *told = offered;
-                is_other
-            });
+        let claimed = claimed(&scope, &reservations);
+        let (offered, left_out) = offered(&facts, capacity(&scope, &devices), claimed);
+        if left_out != known_left_out {
+            known_left_out = left_out;
+            let most = devices::OFFERED_MAX;
+            tracing::warn!(left_out, most, "there are more devices than are offered to a swarm");
         }
+        told.send_if_modified(|told| {
+            let is_other = *told != offered;
+            *told = offered;
+            is_other
+        });
+        made.send_replace(true);
         tokio::select! {
             () = told.closed() => return,
             () = scope.ended() => return,
             () = sleep(LOOK_PAUSE) => {}
         }
     }
+}
+
+/// What the node has at the moment.
+fn capacity(scope: &Scope, devices: &Inventories) -> NodeCapacity {
+    let devices = devices.borrow().clone();
+    NodeCapacity {
+        all: scope.capacity().unwrap_or_default(),
+        others: scope.reserved_by_others(),
+        devices: devices.map(|inventory| devices::free(&inventory)).unwrap_or_default(),
+    }
+}
+
+/// What the tasks of the swarm reserve: those that are assigned, and those that run. After a restart of the daemon the
+/// latter are known before the managers have said what is assigned.
+fn claimed(scope: &Scope, reservations: &Mutex<Reservations>) -> Claimed {
+    let objects = scope.tasks().unwrap_or_default();
+    let held = objects.iter().map(|task| Claimed::of_object(task));
+    let held = held.fold(Claimed::default(), |sum, claimed| sum.plus(&claimed));
+    reservations.lock().sum().or(held)
 }
 
 #[cfg(test)]
@@ -115,15 +258,18 @@ mod tests {
 
     #[test]
     fn other_owners_take_from_what_is_offered_but_not_from_assigned_tasks() {
-        let offer = |others, assigned| {
-            let facts = offered(&NodeFacts::default(), amount(4000, 8 << 30), others, assigned);
+        let offer = |others, amount_of_tasks| {
+            let node = NodeCapacity { all: amount(4000, 8 << 30), others, devices: Vec::new() };
+            let claimed = Claimed { amount: amount_of_tasks, ..Claimed::default() };
+            let (facts, _) = offered(&NodeFacts::default(), node, claimed);
             (facts.nano_cpus, facts.memory_bytes)
         };
         assert_eq!(offer(amount(0, 0), amount(1000, 1 << 30)), (4_000_000_000, 8 << 30));
         assert_eq!(offer(amount(1500, 2 << 30), amount(1000, 1 << 30)), (2_500_000_000, 6 << 30));
         // A pod that takes everything.
         assert_eq!(offer(amount(9000, 9 << 30), amount(1000, 1 << 30)), (1_000_000_000, 1 << 30));
-        let endless = offered(&NodeFacts::default(), amount(u64::MAX, u64::MAX), amount(0, 0), amount(0, 0));
+        let node = NodeCapacity { all: amount(u64::MAX, u64::MAX), ..NodeCapacity::default() };
+        let (endless, _) = offered(&NodeFacts::default(), node, Claimed::default());
         assert_eq!((endless.nano_cpus, endless.memory_bytes), (i64::MAX, i64::MAX));
     }
 
@@ -134,7 +280,7 @@ mod tests {
         reservations.put(&swarm::Task { status: Some(ended), ..task("job", 1_000_000, 1) });
         let desired_state = swarm::TaskState::Shutdown.into();
         reservations.put(&swarm::Task { desired_state, ..task("old", 1_000_000, 1) });
-        assert_eq!(reservations.sum(), amount(0, 0));
+        assert_eq!(reservations.sum(), Claimed::default());
     }
 
     #[test]
@@ -144,8 +290,23 @@ mod tests {
         reservations.put(&task("b", -1, i64::MIN));
         reservations.put(&swarm::Task { id: "c".into(), ..swarm::Task::default() });
         reservations.put(&task("a", 500_000_001, 100));
-        assert_eq!(reservations.sum(), amount(501, 100));
+        assert_eq!(reservations.sum().amount, amount(501, 100));
         reservations.remove("a");
-        assert_eq!(reservations.sum(), amount(0, 0));
+        assert_eq!(reservations.sum(), Claimed::default());
+    }
+
+    #[test]
+    fn tasks_reserve_the_devices_that_are_assigned_to_them() {
+        let named = swarm::NamedGenericResource { kind: "acme.com/tpu".into(), value: "a0".into() };
+        let resource = Some(swarm::generic_resource::Resource::NamedResourceSpec(named));
+        let assigned_generic_resources = vec![swarm::GenericResource { resource }];
+        let mut reservations = Reservations::default();
+        reservations.put(&swarm::Task { assigned_generic_resources, ..task("a", 0, 0) });
+        let device = AssignedDevice { kind: "acme.com/tpu".into(), id: "a0".into() };
+        let both = reservations.sum().or(Claimed { amount: amount(1, 2), ..Claimed::default() });
+        let devices = BTreeSet::from([device]);
+        assert_eq!(both, Claimed { amount: amount(1, 2), devices, ..Claimed::default() });
+        reservations.remove("a");
+        assert_eq!(reservations.sum(), Claimed::default());
     }
 }

@@ -1,5 +1,6 @@
 //! The plan of a task of a service: what is created for it, in the gateway's types.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,7 +30,12 @@ pub struct PlanContext {
     pub log_dir: PathBuf,
     /// Whether mounts can be recursively read-only, which they then are as docker has them.
     pub recursive_readonly_mounts: bool,
+    /// The CDI names that services may name in a label.
+    pub allowed_devices: Arc<AllowedDevices>,
 }
+
+/// The CDI names of the devices that services may name.
+pub type AllowedDevices = BTreeSet<String>;
 
 /// Everything that is needed to prepare and start a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +50,8 @@ pub struct TaskPlan {
     pub files: Vec<TaskFile>,
     /// Ports of the node that lead to the task.
     pub ports: Vec<PublishedPort>,
+    /// The devices that the scheduler has chosen.
+    pub devices: Vec<AssignedDevice>,
     /// Volumes that are removed with the task.
     pub anonymous_volumes: Vec<String>,
     /// The health check.
@@ -91,6 +99,15 @@ pub struct PublishedPort {
     pub target: u16,
     /// Port on the node; `None` to be chosen.
     pub published: Option<u16>,
+}
+
+/// A device of the node, as the node offers it to the scheduler and as the scheduler assigns it to a task.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AssignedDevice {
+    /// The kind of the generic resource: the resource or the full name of the device's group.
+    pub kind: String,
+    /// The slot of the device.
+    pub id: String,
 }
 
 /// How the health of a task is checked.

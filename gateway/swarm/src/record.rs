@@ -11,7 +11,7 @@ use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 use crate::from_proto::TaskIdentity;
 use crate::health::{CheckSchedule, ResolvedCheck};
-use crate::plan::{LogRotation, PublishedPort, TaskPlan};
+use crate::plan::{AssignedDevice, LogRotation, PublishedPort, TaskPlan};
 
 /// The version of new records.
 const VERSION: u8 = 1;
@@ -61,6 +61,9 @@ pub(crate) struct Record {
     /// The health check; missing if the health is not checked.
     #[prost(message, optional, tag = "14")]
     pub(crate) health: Option<HealthRecord>,
+    /// The devices that the scheduler has chosen.
+    #[prost(message, repeated, tag = "20")]
+    pub(crate) devices: Vec<DeviceRecord>,
 }
 
 /// A published port.
@@ -78,6 +81,17 @@ pub(crate) struct PortRecord {
     /// The port on the node; 0 if it has none.
     #[prost(uint32, tag = "4")]
     pub(crate) published: u32,
+}
+
+/// A device.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct DeviceRecord {
+    /// The kind of the generic resource.
+    #[prost(string, tag = "1")]
+    pub(crate) kind: String,
+    /// The slot of the device.
+    #[prost(string, tag = "2")]
+    pub(crate) id: String,
 }
 
 /// A health check, in which nothing is left open.
@@ -124,6 +138,7 @@ impl Record {
             log_max_size: max_size.unwrap_or_default(),
             log_max_files: max_files,
             health: check.map(HealthRecord::from),
+            devices: plan.devices.iter().map(DeviceRecord::from).collect(),
         }
     }
 
@@ -182,6 +197,20 @@ impl PortRecord {
     /// The protocol; TCP if the record has none that is known.
     pub(crate) fn protocol(&self) -> Protocol {
         Protocol::parse(&self.protocol).unwrap_or(Protocol::Tcp)
+    }
+}
+
+impl From<&AssignedDevice> for DeviceRecord {
+    fn from(device: &AssignedDevice) -> Self {
+        let AssignedDevice { kind, id } = device;
+        Self { kind: kind.clone(), id: id.clone() }
+    }
+}
+
+impl From<DeviceRecord> for AssignedDevice {
+    fn from(device: DeviceRecord) -> Self {
+        let DeviceRecord { kind, id } = device;
+        Self { kind, id }
     }
 }
 

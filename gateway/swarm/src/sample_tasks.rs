@@ -1,5 +1,7 @@
 //! Tasks of services, as managers send them, for tests.
 
+use std::sync::Arc;
+
 use swarm::task_spec::Runtime;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
@@ -23,6 +25,7 @@ pub(crate) fn node() -> PlanContext {
         architecture: "x86_64".into(),
         log_dir: "/var/lib/switchyard/swarm/logs".into(),
         recursive_readonly_mounts: false,
+        allowed_devices: Arc::default(),
     }
 }
 

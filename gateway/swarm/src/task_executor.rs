@@ -18,20 +18,21 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use switchyard_core::gateway::Scope;
 use switchyard_core::keyed_lock::KeyedLock;
+use switchyard_core::reload::Reloadable;
 use switchyard_core::state::TaskState;
 use switchyard_core::{Error, Result};
 use switchyard_logkeeper as logkeeper;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use tokio::sync::watch;
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::task::TaskTracker;
 
 use crate::dependencies::Dependencies;
 use crate::executor::{Executor, TaskLog};
 use crate::from_proto::check_id;
 use crate::health::CheckRunner;
 use crate::life::State;
-use crate::offer::{self, Reservations};
-use crate::plan::PlanContext;
+use crate::offer::{Offer, Reservations};
+use crate::plan::{AllowedDevices, PlanContext};
 use crate::record::Record;
 use crate::secrets::SecretFiles;
 use crate::session::assignments::{Change, Changes};
@@ -57,6 +58,8 @@ pub struct TaskExecutorSettings {
     pub pull_timeout: Duration,
     /// The logkeeper, which knows whether it still writes the log of a task that has ended. `None`: it writes none.
     pub logkeeper: Option<Arc<logkeeper::Client>>,
+    /// The CDI names of the devices that services may name.
+    pub allowed_devices: Reloadable<AllowedDevices>,
 }
 
 /// Runs the tasks of one cluster. Clones share them.
@@ -84,7 +87,7 @@ pub(crate) struct TaskContext {
     pub(crate) reservations: Arc<Mutex<Reservations>>,
     workers: TaskTracker,
     /// Keeps the facts up to date.
-    _offer: Option<AbortOnDropHandle<()>>,
+    offer: Option<Offer>,
 }
 
 // === impl TaskExecutor ===
@@ -107,12 +110,16 @@ impl Executor for TaskExecutor {
         }
     }
 
+    /// Waits for the first offer too: managers end tasks whose devices a node does not offer.
     async fn recover(&self) {
         if let Err(error) = self.remove_old_files().await {
             tracing::warn!(
                 error = error.report(),
                 "secrets of ended tasks cannot be removed: they stay on a tmpfs"
             );
+        }
+        if let Some(offer) = &self.shared.offer {
+            offer.made().await;
         }
     }
 
@@ -147,8 +154,8 @@ impl TaskExecutor {
         Self::of(scope, settings, facts, reports, Arc::default(), None)
     }
 
-    /// The same, and offers the managers what other owners leave of the node's processors and memory: `facts` is
-    /// everything else that they are told. Needs a runtime.
+    /// The same, and offers the managers what other owners leave of the node's processors, memory and devices: `facts`
+    /// is everything else that they are told. Needs a runtime.
     #[must_use]
     pub fn offering(
         scope: Scope,
@@ -158,9 +165,8 @@ impl TaskExecutor {
     ) -> Self {
         let reservations = Arc::<Mutex<Reservations>>::default();
         let (told, receiver) = watch::channel(facts.clone());
-        let keep = offer::keep(scope.clone(), facts, Arc::clone(&reservations), told);
-        let keep = AbortOnDropHandle::new(tokio::spawn(keep));
-        Self::of(scope, settings, receiver, reports, reservations, Some(keep))
+        let offer = Offer::begin(scope.clone(), facts, Arc::clone(&reservations), told);
+        Self::of(scope, settings, receiver, reports, reservations, Some(offer))
     }
 
     fn of(
@@ -169,7 +175,7 @@ impl TaskExecutor {
         facts: watch::Receiver<NodeFacts>,
         reports: Arc<Reports>,
         reservations: Arc<Mutex<Reservations>>,
-        offer: Option<AbortOnDropHandle<()>>,
+        offer: Option<Offer>,
     ) -> Self {
         let files = SecretFiles::new(settings.files_dir.clone());
         let shared = TaskContext {
@@ -184,7 +190,7 @@ impl TaskExecutor {
             desired: Mutex::default(),
             reservations,
             workers: TaskTracker::new(),
-            _offer: offer,
+            offer,
         };
         Self { shared: Arc::new(shared), facts }
     }
@@ -330,6 +336,7 @@ impl TaskContext {
             recursive_readonly_mounts: handlers
                 .first()
                 .is_some_and(|handler| handler.recursive_readonly_mounts),
+            allowed_devices: self.settings.allowed_devices.get(),
         }
     }
 }

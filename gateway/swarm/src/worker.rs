@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use switchyard_core::backoff::Backoff;
+use switchyard_core::spec::LeaseClaim;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, ErrorKind, Result};
@@ -17,6 +18,7 @@ use crate::record::Record;
 use crate::task_executor::TaskContext;
 use crate::{from_proto, to_proto};
 
+mod devices;
 mod observe;
 mod prepare;
 mod remove;
@@ -55,6 +57,8 @@ pub(crate) struct Worker {
     prepared: Option<Prepared>,
     /// Checks the task from its start on; boxed, since most tasks have none.
     monitor: Option<Box<Monitor>>,
+    /// The leases of its devices.
+    leases: Vec<LeaseClaim>,
     /// The last report.
     last: Option<Report>,
     backoff: Backoff,
@@ -81,6 +85,7 @@ impl Worker {
             plan: None,
             prepared: None,
             monitor: None,
+            leases: Vec::new(),
             last: None,
             backoff: Backoff::new(RETRY_MIN, RETRY_MAX),
             tries: 0,

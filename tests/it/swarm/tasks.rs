@@ -11,6 +11,7 @@ use swarm::task_spec::Runtime;
 use switchyard_contract::Fixture;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
+use switchyard_core::reload::Reloadable;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_swarm::{Change, Changes, Executor, Reports, TaskExecutor, TaskExecutorSettings};
 use switchyard_tests::backend_fixture::BackendFixture;
@@ -24,7 +25,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A gateway over a real backend, with the executor of a swarm.
 pub(super) struct SwarmNode {
-    gateway: Gateway,
+    pub(super) gateway: Gateway,
     executor: TaskExecutor,
     pub(super) reports: Arc<Reports>,
 }
@@ -41,6 +42,7 @@ impl SwarmNode {
             port_range: 61_100..=61_109,
             pull_timeout: LIMIT,
             logkeeper: None,
+            allowed_devices: Reloadable::default(),
         };
         let (_, facts) = watch::channel(facts("host-1"));
         let reports = Arc::<Reports>::default();
@@ -69,7 +71,7 @@ impl SwarmNode {
     }
 
     /// The log of a task, when it has this text.
-    async fn log(&self, world: &BackendFixture, id: &str, text: &str) -> String {
+    pub(super) async fn log(&self, world: &BackendFixture, id: &str, text: &str) -> String {
         let path = world.root().state().join("swarm/logs").join(id).join("output.log");
         let read = || fs::read_to_string(&path).unwrap_or_default();
         let has = tokio::task::block_in_place(|| eventually(LIMIT, || read().contains(text)));

@@ -43,6 +43,7 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("cri.streaming.tls_key", Reload),
     ("nomad", Restart),
     ("swarm", Restart),
+    ("swarm.allow_devices", Reload),
     ("containerd", Restart),
     ("containerd.mode", EmptyNode),
     ("containerd.address", EmptyNode),

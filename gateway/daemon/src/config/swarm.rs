@@ -1,6 +1,6 @@
 //! `[swarm]`: this node as a worker of a Docker swarm.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -9,6 +9,10 @@ use serde::Deserialize;
 /// description of the node that managers store.
 const LABELS_MAX: usize = 64;
 const LABEL_MAX: usize = 256;
+
+/// How many devices services may name, and how long a name may be, in bytes.
+const DEVICES_MAX: usize = 1024;
+const DEVICE_MAX: usize = 256;
 
 /// This node as a worker of a Docker swarm.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -26,6 +30,8 @@ pub struct SwarmConfig {
     pub labels: BTreeMap<String, String>,
     /// The first and the last of the host ports from which those are chosen that a service publishes without a number.
     pub port_range: [u16; 2],
+    /// The CDI names of the devices that services may name in a label.
+    pub allow_devices: BTreeSet<String>,
 }
 
 /// Whether the scheduler of a swarm may place tasks on a node that joins.
@@ -50,6 +56,7 @@ impl Default for SwarmConfig {
             availability: JoinAvailability::default(),
             labels: BTreeMap::new(),
             port_range: [61000, 64999],
+            allow_devices: BTreeSet::new(),
         }
     }
 }
@@ -85,6 +92,11 @@ impl SwarmConfig {
         if first == 0 || first > last {
             return Err(("port_range", format!("[{first}, {last}] is no range: write it as [61000, 64999]")));
         }
+        self.check_labels()?;
+        self.check_devices()
+    }
+
+    fn check_labels(&self) -> Result<(), (&'static str, String)> {
         if self.labels.len() > LABELS_MAX {
             return Err((
                 "labels",
@@ -102,6 +114,28 @@ impl SwarmConfig {
         }
         Ok(())
     }
+
+    fn check_devices(&self) -> Result<(), (&'static str, String)> {
+        let key = "allow_devices";
+        if self.allow_devices.len() > DEVICES_MAX {
+            let count = self.allow_devices.len();
+            return Err((key, format!("has {count} devices, but {DEVICES_MAX} are allowed")));
+        }
+        match self.allow_devices.iter().find(|name| !is_cdi_name(name)) {
+            Some(name) => Err((key, format!("{name:?} is no CDI name, such as \"nvidia.com/gpu=0\""))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a text can be the CDI name of a device, `vendor/class=device`. Names are separated by commas in the label.
+fn is_cdi_name(text: &str) -> bool {
+    let is_word = |word: &str| !word.is_empty() && !word.contains(['/', '=', ',']);
+    let Some((kind, device)) = text.split_once('=') else { return false };
+    let Some((vendor, class)) = kind.split_once('/') else { return false };
+    text.len() <= DEVICE_MAX
+        && text.bytes().all(|byte| byte.is_ascii_graphic())
+        && [vendor, class, device].into_iter().all(is_word)
 }
 
 #[cfg(test)]
@@ -163,5 +197,23 @@ mod tests {
             config.labels = (0..65).map(|number| (number.to_string(), String::new())).collect();
         };
         assert!(refusal(many).unwrap().1.contains("65"));
+    }
+
+    #[test]
+    fn devices_are_cdi_names() {
+        let device = |name: &str| refusal(|config| config.allow_devices = BTreeSet::from([name.to_owned()]));
+        for name in ["nvidia.com/gpu=0", "nvidia.com/gpu=all", "acme.com/tpu=0000:3b:00.0"] {
+            assert_eq!(device(name), None, "{name}");
+        }
+        let long = format!("a/b={}", "x".repeat(253));
+        for name in
+            ["", "/dev/null", "gpu=0", "a/b=", "a/=c", "a/b=c,d", "a/b=c d", "a/b/c=d", "a/b=*/", &long]
+        {
+            assert_eq!(device(name).unwrap().0, "allow_devices", "{name}");
+        }
+        let many = |config: &mut SwarmConfig| {
+            config.allow_devices = (0..1025).map(|number| format!("a/b={number}")).collect();
+        };
+        assert!(refusal(many).unwrap().1.contains("1025"));
     }
 }

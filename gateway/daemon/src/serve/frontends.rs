@@ -99,17 +99,18 @@ impl Daemon {
             let connector = self.serve_grpc("nomad", listener, server);
             questions.push(Question::rpc("nomad", connector, switchyard_nomad::LIVENESS));
         }
-        self.start_swarm(gateway);
+        self.start_swarm(settings, gateway);
         questions
     }
 
     /// Goes on with the node's part in a swarm, which begins once the gateway has recovered.
-    fn start_swarm(&self, gateway: &Gateway) {
+    fn start_swarm(&self, settings: &LiveSettings, gateway: &Gateway) {
         if !self.config.swarm.enabled {
             return;
         }
         let operations = self.history.operations.clone();
-        let (handle, actor) = wiring::swarm(&self.config, VERSION, gateway.scope(Owner::Swarm), operations);
+        let scope = gateway.scope(Owner::Swarm);
+        let (handle, actor) = wiring::swarm(&self.config, settings, VERSION, scope, operations);
         self.node.set_swarm(handle);
         self.spawn("swarm", actor.run());
     }

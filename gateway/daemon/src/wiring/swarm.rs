@@ -12,6 +12,7 @@ use switchyard_swarm::{
     TaskExecutor, TaskExecutorSettings,
 };
 
+use super::LiveSettings;
 use crate::config::{Config, JoinAvailability, SwarmConfig};
 
 /// The kinds of networks that tasks may have: none but those of the node, and the gateway's own bridge. The
@@ -49,7 +50,13 @@ impl MakeExecutor for RunTasks {
 /// The node's part in a swarm over this scope, under the version of this program: the handle, and the actor that
 /// has to be run.
 #[must_use]
-pub fn swarm(config: &Config, version: &str, scope: Scope, operations: Operations) -> (SwarmNode, NodeActor) {
+pub fn swarm(
+    config: &Config,
+    settings: &LiveSettings,
+    version: &str,
+    scope: Scope,
+    operations: Operations,
+) -> (SwarmNode, NodeActor) {
     let SwarmConfig {
         enabled: _,
         join_token_file,
@@ -57,6 +64,8 @@ pub fn swarm(config: &Config, version: &str, scope: Scope, operations: Operation
         availability,
         labels,
         port_range: [first, last],
+        // Of the settings, which a reload replaces.
+        allow_devices: _,
     } = config.swarm.clone();
     let join_by_file = join_token_file.map(|token_file| JoinByFile {
         token_file,
@@ -84,6 +93,7 @@ pub fn swarm(config: &Config, version: &str, scope: Scope, operations: Operation
             port_range: first..=last,
             pull_timeout: PULL_LIMIT,
             logkeeper: Some(Arc::new(logkeeper::Client::new(config.logkeeper_socket()))),
+            allowed_devices: settings.swarm_devices.clone(),
         },
     });
     SwarmNode::new(NodeParts {

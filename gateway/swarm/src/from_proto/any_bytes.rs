@@ -1,5 +1,7 @@
 //! Invariants for arbitrary bytes as a task: called by the fuzz target and the tests.
 
+use std::sync::Arc;
+
 use prost::Message;
 use switchyard_core::ErrorKind;
 use switchyard_core::id::Owner;
@@ -24,6 +26,7 @@ pub(crate) fn check(bytes: &[u8]) {
         architecture: "x86_64".into(),
         log_dir: "/logs".into(),
         recursive_readonly_mounts: true,
+        allowed_devices: Arc::new(["acme.com/tpu=a".to_owned()].into()),
     };
     let dependencies = Dependencies::default();
     let made = match plan(&task, &node, &dependencies) {
@@ -43,7 +46,12 @@ pub(crate) fn check(bytes: &[u8]) {
     assert!(
         sandbox.ipc != IpcMode::Host && spec.pid == PidMode::Private && sandbox.pid == SandboxPid::PerTask
     );
-    assert!(spec.devices.is_empty() && spec.cdi_devices.is_empty() && spec.leases.is_empty());
+    assert!(spec.devices.is_empty() && spec.leases.is_empty());
+    assert!(
+        spec.cdi_devices.iter().all(|name| node.allowed_devices.contains(name)),
+        "{:?}",
+        spec.cdi_devices
+    );
     assert!(spec.annotations.is_empty() && sandbox.annotations.is_empty());
     assert!(!spec.security.masked_paths.is_empty() && sandbox.hostname.len() <= 64);
     assert!(sandbox.log_dir.as_os_str().is_empty() || sandbox.log_dir == node.log_dir.join(&task.id));

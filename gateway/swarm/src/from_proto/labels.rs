@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use switchyard_core::{Error, Result};
 
+use super::devices::DEVICE_LABEL;
 use super::request::TaskRequest;
 
 /// Prefix of the labels that every task has, as docker sets them.
@@ -20,11 +21,14 @@ const LABELS_MAX: usize = 1024;
 pub(super) fn labels(asked: &TaskRequest<'_>) -> Result<BTreeMap<String, String>> {
     let own = asked.task.annotations.as_ref().map(|annotations| &annotations.labels);
     let mut labels = BTreeMap::new();
-    for (field, given) in [("container.labels", Some(&asked.container.labels)), ("annotations.labels", own)] {
-        for (name, value) in given.into_iter().flatten() {
-            check(field, name)?;
-            labels.insert(name.clone(), value.clone());
-        }
+    // The label with devices is a setting: nothing else has to see it.
+    let of_container = asked.container.labels.iter().filter(|(name, _)| *name != DEVICE_LABEL);
+    for (field, (name, value)) in of_container
+        .map(|label| ("container.labels", label))
+        .chain(own.into_iter().flatten().map(|label| ("annotations.labels", label)))
+    {
+        check(field, name)?;
+        labels.insert(name.clone(), value.clone());
     }
     if labels.len() > LABELS_MAX {
         let why = format!("there are {} with those of the task, and there may be {LABELS_MAX}", labels.len());

@@ -69,7 +69,8 @@ pub(super) fn compute(asked: &TaskRequest<'_>) -> Result<ComputeClaim> {
     let reservations = asked.resources.and_then(|resources| resources.reservations.as_ref());
     let Amounts { nano_cpus, memory_bytes } = amounts("resources.reservations", reservations)?;
     let reserved = Reserved {
-        cpu_milli: nano_cpus / 1_000_000,
+        // As much as is offered for the task, so that its reservation always fits.
+        cpu_milli: nano_cpus.div_ceil(1_000_000),
         memory_bytes: u64::try_from(memory_bytes).unwrap_or_default(),
     };
     Ok(ComputeClaim { reserved, exclusive_cpus: false })

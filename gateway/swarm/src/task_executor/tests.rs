@@ -13,6 +13,7 @@ use tokio::task::AbortHandle;
 use super::*;
 use crate::sample_tasks::{CLUSTER, config, container, secret, secret_reference, task, task_id};
 
+mod devices;
 mod health;
 mod life;
 mod races;
@@ -54,6 +55,7 @@ impl TestNode {
             files_dir: place.path().join("files"),
             port_range: 61_000..=61_003,
             pull_timeout: Duration::from_secs(60),
+            allowed_devices: Reloadable::default(),
             logkeeper: None,
         };
         let (_, facts) = watch::channel(NodeFacts::default());

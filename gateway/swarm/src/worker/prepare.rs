@@ -138,8 +138,8 @@ impl Worker {
         self.plan.as_ref().is_some_and(|plan| plan.ports.iter().any(|port| port.published.is_none()))
     }
 
-    /// What is created, with the files written and the ports chosen.
-    async fn specs(&self) -> Result<Prepared> {
+    /// What is created, with the files written, the ports chosen and the devices leased.
+    async fn specs(&mut self) -> Result<Prepared> {
         let (Some(plan), Some(assigned)) = (&self.plan, &self.task) else { return Err(self.unassigned()) };
         let mut plan = plan.clone();
         let is_host = plan.sandbox.network == SandboxNetwork::Host;
@@ -153,13 +153,14 @@ impl Worker {
         let identity = from_proto::identity(assigned, &self.shared.plan_context())?;
         let check = self.health_check(&plan).await?;
         let record = Record::new(&identity, assigned, &plan, check.as_ref()).encode();
-        let TaskPlan { mut sandbox, mut task, files, .. } = plan;
+        let TaskPlan { mut sandbox, mut task, files, devices, .. } = plan;
         let destinations: Vec<PathBuf> = files.iter().map(|file| file.destination.clone()).collect();
         let store = self.shared.files.clone();
         let id = self.id.clone();
         let paths = blocking("write of secrets", move || store.write(&id, &files)).await?;
         task.mounts
             .extend(paths.into_iter().zip(destinations).map(|(path, destination)| bound(path, destination)));
+        self.lease_devices(&mut task, &devices).await?;
         let now = SystemTime::now();
         for meta in [&mut sandbox.meta, &mut task.meta] {
             meta.created_at = now;

@@ -10,12 +10,13 @@ use crate::record::Record;
 use crate::task_executor::blocking;
 
 impl Worker {
-    /// Frees what a task held that does not run any more: its network, its ports, its secrets. Its log and its
+    /// Frees what a task held that does not run any more: its network, its ports, its devices, its secrets. Its log and its
     /// exit stay until the manager removes it. Idempotent.
     pub(super) async fn release(&self) -> Result<()> {
         if let Some(sandbox) = self.sandbox_object()? {
             self.shared.scope.stop_sandbox(&sandbox.id.to_string()).await?;
         }
+        self.give_up_leases();
         let files = self.shared.files.clone();
         let id = self.id.clone();
         blocking("removal of secrets", move || files.remove(&id)).await

@@ -1,5 +1,6 @@
 //! Processes, users, names, resources and confinement.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -394,18 +395,37 @@ fn generic_resources_become_dockers_variables() {
             value: value.into(),
         })),
     };
-    let discrete = swarm::GenericResource {
-        resource: Some(Resource::DiscreteResourceSpec(swarm::DiscreteGenericResource {
-            kind: "ssd".into(),
-            value: 2,
-        })),
-    };
     let mut asked = task(1, container());
-    asked.assigned_generic_resources = vec![named("GPU-1"), discrete, named("GPU-0")];
+    asked.assigned_generic_resources = vec![named("GPU-1"), named("GPU-0")];
     let env = planned_task(&asked).task.env;
     let env: Vec<_> =
         env.iter().map(|variable| (variable.name.as_str(), variable.value.as_slice())).collect();
-    assert_eq!(env, [("DOCKER_RESOURCE_GPU", &b"GPU-1,GPU-0"[..]), ("DOCKER_RESOURCE_SSD", b"2")]);
+    assert_eq!(env, [("DOCKER_RESOURCE_GPU", &b"GPU-1,GPU-0"[..])]);
+    asked.assigned_generic_resources = vec![named("GPU-1"); 1025];
+    assert!(refusal(&asked).to_string().contains("may have 1024"));
+}
+
+#[test]
+fn devices_are_named_in_one_label_and_only_those_that_the_node_allows() {
+    let names = ["acme.com/tpu=a", "acme.com/tpu=b"].map(str::to_owned);
+    let allowed_devices = Arc::new(names.clone().into());
+    let allowing = PlanContext { allowed_devices, ..node() };
+    let planned = |label: &str, value: &str| {
+        let labels = [(label.to_owned(), value.to_owned())].into();
+        let asked = task(1, swarm::ContainerSpec { labels, ..container() });
+        plan(&asked, &allowing, &Dependencies::default())
+    };
+    let made = planned("switchyard.io/device", "acme.com/tpu=b, acme.com/tpu=a,acme.com/tpu=b").unwrap();
+    assert_eq!(made.task.cdi_devices, [names[1].as_str(), &names[0]]);
+    assert!(made.task.meta.labels.keys().all(|name| !name.contains("switchyard.io")));
+    for value in ["", "acme.com/tpu=c", "acme.com/tpu=a,", "/dev/null", "acme.com/tpu=*"] {
+        let error = planned("switchyard.io/device", value).unwrap_err().to_string();
+        assert!(error.starts_with("container.labels[\"switchyard.io/device\"]: "), "{error}");
+    }
+    let many = ["acme.com/tpu=a"; 5000].join(",");
+    assert_eq!(planned("switchyard.io/device", &many).unwrap().task.cdi_devices.len(), 1);
+    let error = planned("switchyard.io/devices", "acme.com/tpu=a").unwrap_err().to_string();
+    assert!(error.starts_with("container.labels: "), "{error}");
 }
 
 #[test]
