@@ -7,6 +7,7 @@
 //!   ├──► network, addresses                  3xx
 //!   ├──► kubelet                             4xx
 //!   ├──► nomad (with hcl)                    5xx
+//!   ├──► swarm                               6xx
 //!   ├──► devices                             7xx
 //!   └──► daemon, configuration               8xx
 //! all of them ──► view ──► local, command: the real node
@@ -37,6 +38,7 @@ mod network;
 mod nomad;
 mod redact;
 mod storage;
+mod swarm;
 mod systemd;
 mod text;
 mod view;
@@ -68,7 +70,7 @@ const LIMIT: Duration = Duration::from_secs(45);
 type Check = fn(&Facts) -> Vec<Finding>;
 
 /// The families, with their names for people.
-const CHECKS: [(&str, Check); 11] = [
+const CHECKS: [(&str, Check); 12] = [
     ("kernel", kernel::check),
     ("cgroups", cgroups::check),
     ("disks", storage::check),
@@ -78,6 +80,7 @@ const CHECKS: [(&str, Check); 11] = [
     ("addresses and ports", addresses::check),
     ("kubelet", kubelet::check),
     ("Nomad", nomad::check),
+    ("Swarm", swarm::check),
     ("devices", devices::check),
     ("daemon", daemon::check),
 ];

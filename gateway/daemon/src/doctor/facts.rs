@@ -9,7 +9,7 @@ use super::local::PROGRAM_DIRS;
 use super::view::{FILE_MAX, NodeView, ProcessFacts};
 use crate::channel::report;
 use crate::config::{Config, Flag, Overridden, Sources};
-use crate::status::{DevicesView, StatusReport};
+use crate::status::{DevicesView, StatusReport, SwarmView};
 
 /// The unit of the daemon.
 pub(super) const UNIT: &str = "switchyard.service";
@@ -47,6 +47,8 @@ pub(super) struct Facts {
     pub(super) status: Result<StatusReport, String>,
     /// The daemon's devices.
     pub(super) devices: Option<DevicesView>,
+    /// The node's part in a swarm; `None` if it may have none.
+    pub(super) swarm: Option<SwarmView>,
     /// The processes of the node.
     pub(super) processes: Vec<ProcessFacts>,
     /// The directories in which the daemon and what it starts find programs.
@@ -67,6 +69,7 @@ impl Facts {
         let mut facts = Self {
             program_dirs: program_dirs(&environment),
             devices: ask(&*view, &admin_socket, "/v1/devices").ok(),
+            swarm: ask(&*view, &admin_socket, "/v1/swarm").ok(),
             view,
             config,
             config_error: None,

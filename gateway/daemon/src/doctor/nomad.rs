@@ -25,7 +25,7 @@ const DRIVER: &str = "switchyard";
 const DEVICES: &str = "switchyard-device";
 
 /// Where Docker listens.
-const DOCKER_SOCKET: &str = "/run/docker.sock";
+pub(super) const DOCKER_SOCKET: &str = "/run/docker.sock";
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let Some(agent) = agent(facts) else { return Vec::new() };

@@ -13,12 +13,13 @@ use super::{
 use crate::config::{self, ConfigError, Loaded, Sources};
 use crate::metrics::VERSION;
 use crate::programs::ProgramView;
-use crate::status::{ConfigView, DevicesView, PartView, StatusReport};
+use crate::status::{ConfigView, DevicesView, PartView, StatusReport, SwarmView};
 
 mod daemon;
 mod node;
 mod orchestrators;
 mod runtime;
+mod swarm;
 
 /// The pid of the daemon.
 const DAEMON: u32 = 100;
@@ -40,6 +41,7 @@ struct TestNode {
     /// The daemon's answers; `None` while it does not run.
     status: Option<StatusReport>,
     devices: DevicesView,
+    swarm: SwarmView,
     denied: Vec<PathBuf>,
     /// The processes of containers.
     contained: BTreeSet<i32>,
@@ -129,6 +131,7 @@ impl NodeView for TestNode {
         match page {
             "/statusz" => Ok(serde_json::to_vec(status).unwrap()),
             "/v1/devices" => Ok(serde_json::to_vec(&self.devices).unwrap()),
+            "/v1/swarm" => Ok(serde_json::to_vec(&self.swarm).unwrap()),
             other => Err(format!("there is no {other}")),
         }
     }
@@ -152,6 +155,7 @@ impl TestNode {
             configs: BTreeMap::new(),
             status: Some(status()),
             devices: DevicesView::default(),
+            swarm: SwarmView { state: "not_joined".to_owned(), ..SwarmView::default() },
             denied: Vec::new(),
             contained: BTreeSet::new(),
         };
@@ -365,6 +369,7 @@ fn codes_are_unique_sorted_and_tested() {
         include_str!("tests/node.rs"),
         include_str!("tests/orchestrators.rs"),
         include_str!("tests/runtime.rs"),
+        include_str!("tests/swarm.rs"),
     ];
     let untested: Vec<_> =
         codes.iter().filter(|code| !tests.iter().any(|text| text.contains(&format!("\"{code} ")))).collect();

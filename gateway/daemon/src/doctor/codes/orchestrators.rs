@@ -92,6 +92,42 @@ pub(in super::super) const NO_DEVICE_PLUGIN: FindingCode = FindingCode::note(
     "Jobs cannot request the devices of devices.groups.",
     "Add plugin \"switchyard-device\" {} to the agent's configuration, and restart the agent.",
 );
+pub(in super::super) const NOT_JOINED: FindingCode = FindingCode::warning(
+    "SY601",
+    "the node has not joined its swarm",
+    "The configuration names a token and managers, or an operator has begun a join; no task of the swarm is placed here.",
+    "Do what the reason says: another token, or a way to TCP port 2377 of a manager. A node that has left a swarm, or was removed from it, joins only by `switchyard swarm join`.",
+);
+pub(in super::super) const WORKER_ENDED: FindingCode = FindingCode::error(
+    "SY602",
+    "the node cannot be a worker of its swarm any more",
+    "It was removed from the swarm, its certificate has expired, or its files are damaged: the swarm has lost the node and its tasks.",
+    "Run `switchyard swarm leave`, remove the node on a manager (`docker node rm`), and join again.",
+);
+pub(in super::super) const NO_SESSION: FindingCode = FindingCode::warning(
+    "SY603",
+    "no manager of the swarm serves the node",
+    "After three heartbeats the swarm takes the node for down, and starts its tasks elsewhere, while they go on here.",
+    "Look whether the managers run, and whether TCP port 2377 of them can be reached from here.",
+);
+pub(in super::super) const CERTIFICATE_ENDS: FindingCode = FindingCode::warning(
+    "SY604",
+    "the node's certificate in the swarm ends soon",
+    "It should have been renewed long ago. When it has ended, no manager accepts the node any more.",
+    "The reason of the last attempt is in `switchyard swarm status`; any manager that can be reached renews it.",
+);
+pub(in super::super) const CLOCK_BESIDE_CERTIFICATE: FindingCode = FindingCode::error(
+    "SY605",
+    "the clock is outside of the time of the node's certificate in the swarm",
+    "Connections to managers are refused by either side.",
+    "Set the clock right, and keep it so (chrony, systemd-timesyncd). If it is right, the certificate has expired: leave the swarm, and join again.",
+);
+pub(in super::super) const DOCKERD_BESIDE: FindingCode = FindingCode::note(
+    "SY606",
+    "dockerd runs beside the worker of the swarm",
+    "Its containers have ports, devices, processors and memory that no ledger allocates. If it is in the same swarm, this machine is two nodes of it.",
+    "Let dockerd leave the swarm, and move its containers: docs/swarm.md has the steps.",
+);
 pub(in super::super) const EMPTY_GROUP: FindingCode = FindingCode::warning(
     "SY701",
     "a group of devices has no device",
@@ -127,6 +163,12 @@ pub(super) const ALL: &[&FindingCode] = &[
     &DOCKER_BESIDE,
     &NOMAD_DISABLED,
     &NO_DEVICE_PLUGIN,
+    &NOT_JOINED,
+    &WORKER_ENDED,
+    &NO_SESSION,
+    &CERTIFICATE_ENDS,
+    &CLOCK_BESIDE_CERTIFICATE,
+    &DOCKERD_BESIDE,
     &EMPTY_GROUP,
     &CDI,
     &UNHEALTHY_DEVICE,
