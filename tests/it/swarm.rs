@@ -5,11 +5,13 @@ use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::agent::TestAgent;
 
 mod daemon;
+mod devices;
 mod failover;
 mod health;
 mod joins;
 mod kills;
 mod logs;
+mod resources;
 mod rotation;
 mod scale;
 mod services;
