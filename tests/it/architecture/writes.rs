@@ -144,7 +144,7 @@ fn function(code: &str) -> Option<&str> {
 }
 
 /// Whether a file is built for tests only: what it is called, in the file above it, stands behind
-/// `#[cfg(test)]`.
+/// `#[cfg(test)]`, or the file above it is for tests itself.
 fn is_for_tests(path: &Path, text_of: &BTreeMap<String, String>) -> bool {
     let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
     let declarations =
@@ -152,10 +152,11 @@ fn is_for_tests(path: &Path, text_of: &BTreeMap<String, String>) -> bool {
     let dir = path.parent().expect("a source file is in a directory");
     let above = [dir.with_extension("rs"), dir.join("lib.rs"), dir.join("main.rs")];
     let text = |path: &std::path::PathBuf| text_of.get(path.to_str().unwrap_or_default());
-    above
+    let is_declared_so = above
         .iter()
         .filter_map(text)
-        .any(|text| declarations.iter().any(|declarations| text.contains(declarations)))
+        .any(|text| declarations.iter().any(|declarations| text.contains(declarations)));
+    is_declared_so || (text(&above[0]).is_some() && is_for_tests(&above[0], text_of))
 }
 
 #[test]
