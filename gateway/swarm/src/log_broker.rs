@@ -1,8 +1,8 @@
 //! Passes logs of tasks on to clients of the swarm, `docker service logs`: managers tell who wants which.
 //!
 //! ```text
-//! ListenSubscriptions ─► LogRequest ─► Feed, one for each subscription ─► PublishLogs
-//!                                       └ TaskReader, one for each log
+//! ListenSubscriptions ─► LogRequest ─► Publisher, one for each subscription ─► PublishLogs
+//!                                         └ TaskReader, one for each log
 //! ```
 //!
 //! All of it belongs to one session, and ends with it: a manager tells the next one again what is still wanted.
@@ -25,10 +25,10 @@ use tonic::{Code, Status};
 
 use crate::connection::Connection;
 use crate::executor::Executor;
-use feed::{Feed, NotRead};
+use publisher::{NotRead, Publisher};
 use request::{InvalidSubscription, LogRequest, SubscriptionChange};
 
-mod feed;
+mod publisher;
 pub(crate) mod request;
 mod task_reader;
 
@@ -69,7 +69,7 @@ struct LogBroker<'a> {
     /// What runs for subscriptions, by their ids.
     running: BTreeMap<String, AbortHandle>,
     ids: BTreeMap<Id, String>,
-    feeds: JoinSet<()>,
+    publishers: JoinSet<()>,
     /// The subscriptions that are over, the newest last.
     over: VecDeque<String>,
 }
@@ -83,7 +83,7 @@ pub(crate) async fn serve(connection: &Connection, node: &str, executor: &Arc<dy
         places: Arc::new(Semaphore::new(FOLLOWED_MAX)),
         running: BTreeMap::new(),
         ids: BTreeMap::new(),
-        feeds: JoinSet::new(),
+        publishers: JoinSet::new(),
         over: VecDeque::new(),
     };
     let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
@@ -138,7 +138,7 @@ impl LogBroker<'_> {
 
     /// Waits until a subscription is over, and forgets it. Cancel-safe.
     async fn reap(&mut self) {
-        let Some(joined) = self.feeds.join_next_with_id().await else {
+        let Some(joined) = self.publishers.join_next_with_id().await else {
             return std::future::pending().await;
         };
         let id = match &joined {
@@ -201,7 +201,7 @@ impl LogBroker<'_> {
             request = LogRequest::nothing(request.id);
         }
         let (messages, stream) = mpsc::channel(QUEUE);
-        let feed = Feed {
+        let publisher = Publisher {
             node: Arc::clone(&self.node),
             executor: Arc::clone(self.executor),
             places: Arc::clone(&self.places),
@@ -209,26 +209,26 @@ impl LogBroker<'_> {
             messages,
         };
         let client = LogBrokerClient::new(self.connection.channel());
-        let task = self.feeds.spawn(publish(client, feed, ReceiverStream::new(stream), id.clone()));
+        let task = self.publishers.spawn(publish(client, publisher, ReceiverStream::new(stream), id.clone()));
         self.ids.insert(task.id(), id.clone());
         self.running.insert(id, task);
     }
 }
 
-/// Passes on what a feed reads. If dropped, the manager sees the call broken off.
+/// Passes on what a publisher reads. If dropped, the manager sees the call broken off.
 async fn publish(
     mut client: LogBrokerClient<Channel>,
-    feed: Feed,
+    publisher: Publisher,
     messages: ReceiverStream<swarm::PublishLogsMessage>,
     id: String,
 ) {
     let call = client.publish_logs(messages);
     tokio::pin!(call);
-    let feeding = feed.run();
+    let publishing = publisher.run();
     let answer = tokio::select! {
         answer = &mut call => Some(answer),
-        // One that could not be fed is over already, or hangs.
-        Ok(()) | Err(NotRead) = feeding => timeout(ANSWER_LIMIT, call).await.ok(),
+        // If that failed, the call is over already, or hangs.
+        Ok(()) | Err(NotRead) = publishing => timeout(ANSWER_LIMIT, call).await.ok(),
     };
     match answer {
         Some(Ok(_)) => {}

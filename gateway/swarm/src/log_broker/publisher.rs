@@ -34,7 +34,7 @@ const NOT_KEPT: &str = "configured logging driver does not support reading";
 pub(super) struct NotRead;
 
 /// The logs of one subscription.
-pub(super) struct Feed {
+pub(super) struct Publisher {
     pub(super) node: Arc<str>,
     pub(super) executor: Arc<dyn Executor>,
     /// The places for logs that are followed at the same time, of all subscriptions.
@@ -65,9 +65,9 @@ enum Followed {
     Done,
 }
 
-// === impl Feed ===
+// === impl Publisher ===
 
-impl Feed {
+impl Publisher {
     /// Passes on all that is wanted, and then that it is over. A follower goes on until it is dropped.
     ///
     /// # Errors
