@@ -220,3 +220,25 @@ fn rotation_that_is_killed_at_any_step_is_continued_and_loses_no_line() {
         files.len() <= 3 && !files.iter().any(|file| read(file).contains(" F 1\n"))
     });
 }
+
+#[test]
+fn logs_go_through_a_manager_that_is_not_the_leader() {
+    let cluster = SwarmCluster::with_managers(3);
+    let (_registry, image) = registry(&cluster);
+    let worker = SwarmWorker::start(&cluster, |_| String::new());
+    let file = worker.token_file(&cluster.token("worker")).display().to_string();
+    worker.output(&["swarm", "join", "--token-file", &file, &cluster.address(2)]);
+    cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(2));
+    create(&cluster, "web", &[], &image, "seq 5000; exec sleep 1000");
+    let printed = || worker.output(&["logs", "web.1"]).lines().count() == 5000;
+    cluster.wait_until("the task runs", || objects(&worker).iter().any(|(_, state)| state == "running"));
+    cluster.wait_until("it has printed all", printed);
+    let follower = LogFollower::start(&cluster, &[], "web", "followed");
+    for _ in 0..3 {
+        assert_same("a task", &service_logs(&cluster, &[], "web"), &numbers(1, 5000));
+    }
+    follower.wait_lines(5000);
+    assert_same("a follower", &follower.interrupt(), &numbers(1, 5000));
+    assert_eq!(service_logs(&cluster, &["--tail", "1"], "web"), "5000\n");
+    assert_eq!(worker.status()["manager"], cluster.address(2), "the session goes on");
+}
