@@ -22,6 +22,9 @@ use crate::record::Record;
 use crate::session::description::NodeFacts;
 
 mod devices;
+mod enforcement;
+
+use enforcement::Enforcement;
 
 /// How often it is looked at what other owners reserve: managers are told of a change every ten seconds at most.
 const LOOK_PAUSE: Duration = Duration::from_secs(5);
@@ -38,7 +41,10 @@ pub(crate) struct Offer {
 
 /// The tasks of a node that are not known to have ended, with what they reserve.
 #[derive(Debug, Default)]
-pub(crate) struct Reservations(BTreeMap<String, Claimed>);
+pub(crate) struct Reservations {
+    tasks: BTreeMap<String, Claimed>,
+    enforcement: Enforcement,
+}
 
 /// What tasks reserve of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -103,18 +109,23 @@ impl Reservations {
         let devices = named_devices(task).take(devices::OFFERED_MAX).collect();
         let claimed = Claimed { amount, devices, named: BTreeSet::new() };
         if claimed != Claimed::default() {
-            self.0.insert(task.id.clone(), claimed);
+            self.tasks.insert(task.id.clone(), claimed);
         }
+    }
+
+    /// A manager has sent a task, while it is told these facts.
+    pub(crate) fn observe(&mut self, task: &swarm::Task, told: &NodeFacts) {
+        self.enforcement.observe(task, told);
     }
 
     /// A task has ended, or is not assigned any more.
     pub(crate) fn remove(&mut self, id: &str) {
-        self.0.remove(id);
+        self.tasks.remove(id);
     }
 
     /// What all of them reserve.
     fn sum(&self) -> Claimed {
-        self.0.values().fold(Claimed::default(), Claimed::plus)
+        self.tasks.values().fold(Claimed::default(), Claimed::plus)
     }
 }
 
@@ -141,6 +152,12 @@ impl Claimed {
         self.amount = self.amount.plus(other.amount);
         self.devices.extend(other.devices.iter().cloned());
         self.named.extend(other.named.iter().cloned());
+        self
+    }
+
+    /// The same, with the devices as those of which the scheduler must not know.
+    fn without_devices(mut self) -> Self {
+        self.named.extend(std::mem::take(&mut self.devices).into_iter().map(|device| device.id));
         self
     }
 
@@ -238,7 +255,9 @@ fn claimed(scope: &Scope, reservations: &Mutex<Reservations>) -> Claimed {
     let objects = scope.tasks().unwrap_or_default();
     let held = objects.iter().map(|task| Claimed::of_object(task));
     let held = held.fold(Claimed::default(), |sum, claimed| sum.plus(&claimed));
-    reservations.lock().sum().or(held)
+    let reservations = reservations.lock();
+    let claimed = reservations.sum().or(held);
+    if reservations.enforcement.is_inverted() { claimed.without_devices() } else { claimed }
 }
 
 #[cfg(test)]

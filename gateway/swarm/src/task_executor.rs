@@ -275,6 +275,7 @@ impl TaskExecutor {
     fn assign(&self, task: Arc<swarm::Task>) {
         let shared = &self.shared;
         let state = State::from_wire(task.desired_state);
+        shared.reservations.lock().observe(&task, &shared.facts.borrow());
         let mut desired = shared.desired.lock();
         if let Some(sender) = desired.get(&task.id) {
             sender.send_if_modified(|wanted| {

@@ -246,3 +246,29 @@ async fn device_that_a_service_names_is_claimed_and_not_offered() {
     assert_eq!(told(&executor), ["a1", "a0"]);
     node.is_empty().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn devices_of_tasks_are_hidden_from_managers_that_end_tasks_for_them() {
+    let node = TestNode::new().await;
+    let _devices = node.equip(&["a0", "a1"]).await;
+    let executor = node.offering().await;
+    let first = with_devices(running(1, &[]), &["a1"]);
+    let apply = async |task: swarm::Task| {
+        executor.apply(Changes { is_complete: false, list: vec![Change::Task(Arc::new(task))] }).await;
+    };
+    apply(first.clone()).await;
+    let status = swarm::TaskStatus {
+        state: swarm::TaskState::Rejected.into(),
+        err: "assigned node no longer meets constraints".to_owned(),
+        timestamp: Some(std::time::SystemTime::now().into()),
+        ..Default::default()
+    };
+    apply(wanted(swarm::Task { status: Some(status), ..first }, State::Shutdown)).await;
+    apply(with_devices(running(2, &[]), &["a1"])).await;
+    tokio::time::sleep(TOLD).await;
+    assert_eq!(told(&executor), ["a0"]);
+    within(executor.remove_all()).await.unwrap();
+    tokio::time::sleep(TOLD).await;
+    assert_eq!(told(&executor), ["a1", "a0"]);
+    node.is_empty().await;
+}

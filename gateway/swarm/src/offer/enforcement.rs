@@ -1,0 +1,131 @@
+//! How managers check whether a node still has the devices of its tasks.
+//!
+//! They reject a task whose devices the node does not describe any more. Those without the fix of moby#44378 do the
+//! opposite: they reject one whose devices it describes, whenever the node changes. There is no call that tells their
+//! version, so that it is learned from what they reject. A wrong conclusion costs one more task, and is corrected by
+//! that.
+
+use std::time::{Duration, SystemTime};
+
+use swarm::TaskState;
+use switchyard_proto::docker::swarmkit::v1 as swarm;
+use tokio::time::Instant;
+
+use crate::from_proto::named_devices;
+use crate::session::description::NodeFacts;
+
+/// What a manager says of a task that it has rejected because of its node.
+const ENFORCED: &str = "assigned node no longer meets constraints";
+
+/// How long a rejection tells something, and how long after a conclusion nothing is concluded: managers have checked by
+/// an older description.
+const SETTLE: Duration = Duration::from_secs(60);
+
+/// The managers' check, as far as it is known.
+#[derive(Debug, Default)]
+pub(super) struct Enforcement {
+    is_inverted: bool,
+    changed: Option<Instant>,
+}
+
+// === impl Enforcement ===
+
+impl Enforcement {
+    /// Whether devices of tasks must not be described.
+    pub(super) const fn is_inverted(&self) -> bool {
+        self.is_inverted
+    }
+
+    /// A manager has sent a task, while it is told these facts.
+    pub(super) fn observe(&mut self, task: &swarm::Task, told: &NodeFacts) {
+        let Some(status) = &task.status else { return };
+        if status.state != i32::from(TaskState::Rejected) || status.err != ENFORCED {
+            return;
+        }
+        // The list at the beginning of a session has tasks that were rejected long ago.
+        let at = status.timestamp.and_then(|at| SystemTime::try_from(at).ok());
+        let is_recent = at.is_some_and(|at| age(at, SystemTime::now()) < SETTLE);
+        if !is_recent || self.changed.is_some_and(|changed| changed.elapsed() < SETTLE) {
+            return;
+        }
+        let mut devices = named_devices(task).peekable();
+        if devices.peek().is_none() {
+            return;
+        }
+        let is_told = devices
+            .all(|device| told.named.iter().any(|(kind, id)| *kind == device.kind && *id == device.id));
+        if is_told != self.is_inverted {
+            self.is_inverted = is_told;
+            self.changed = Some(Instant::now());
+            if is_told {
+                tracing::warn!(
+                    task = task.id,
+                    "a manager of the swarm ends tasks because their devices are there (moby#44378): devices of tasks are not offered from now on"
+                );
+            } else {
+                tracing::info!("devices of tasks are offered again: the managers of the swarm check them");
+            }
+        }
+    }
+}
+
+/// The time between two times, whichever is the first: the clock of a manager may be ahead.
+fn age(at: SystemTime, now: SystemTime) -> Duration {
+    now.duration_since(at).unwrap_or_else(|before| before.duration())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rejected(err: &str) -> swarm::Task {
+        let named = swarm::NamedGenericResource { kind: "k".into(), value: "a0".into() };
+        let resource = Some(swarm::generic_resource::Resource::NamedResourceSpec(named));
+        let status = swarm::TaskStatus {
+            state: TaskState::Rejected.into(),
+            err: err.to_owned(),
+            timestamp: Some(SystemTime::now().into()),
+            ..Default::default()
+        };
+        swarm::Task {
+            assigned_generic_resources: vec![swarm::GenericResource { resource }],
+            status: Some(status),
+            ..Default::default()
+        }
+    }
+
+    fn rejected_before(age: Duration) -> swarm::Task {
+        let mut task = rejected(ENFORCED);
+        let timestamp = Some((SystemTime::now() - age).into());
+        task.status = task.status.map(|status| swarm::TaskStatus { timestamp, ..status });
+        task
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn check_of_the_managers_is_learned_from_what_they_reject() {
+        let told = NodeFacts { named: vec![("k".to_owned(), "a0".to_owned())], ..NodeFacts::default() };
+        let none = NodeFacts::default();
+        let mut enforcement = Enforcement::default();
+        for other in [
+            rejected("no such image"),
+            swarm::Task { assigned_generic_resources: Vec::new(), ..rejected(ENFORCED) },
+            swarm::Task { status: None, ..rejected(ENFORCED) },
+            rejected_before(SETTLE),
+        ] {
+            enforcement.observe(&other, &told);
+            assert!(!enforcement.is_inverted());
+        }
+        // It was gone, as the check should find.
+        enforcement.observe(&rejected(ENFORCED), &none);
+        assert!(!enforcement.is_inverted());
+        enforcement.observe(&rejected(ENFORCED), &told);
+        assert!(enforcement.is_inverted());
+        // By the description of before.
+        enforcement.observe(&rejected(ENFORCED), &none);
+        assert!(enforcement.is_inverted());
+        // The managers were upgraded.
+        tokio::time::advance(SETTLE).await;
+        enforcement.observe(&rejected(ENFORCED), &none);
+        assert!(!enforcement.is_inverted());
+    }
+}
