@@ -43,8 +43,9 @@ async fn container_has_its_device_and_holds_it_over_a_restart() {
     make_device(&path);
     let node = SwarmNode::over(&world).await;
     let _devices = equip(&node.gateway, &path).await;
-    let script = "stat -c '%t:%T' $ACME_DEVICES; echo read >$ACME_DEVICES && env | grep DOCKER_RESOURCE; \
-                  echo end; exec sleep 1000";
+    // A shell drops variables whose names it cannot use.
+    let script = "stat -c '%t:%T' $ACME_DEVICES; echo read >$ACME_DEVICES; \
+                  tr '\\0' '\\n' </proc/1/environ; echo end; exec sleep 1000";
     let named = swarm::NamedGenericResource { kind: "acme/tpu/v2".into(), value: "acme0".into() };
     let resource = Some(swarm::generic_resource::Resource::NamedResourceSpec(named));
     let mut asked = task(&world, "t1", script, |_| {});
