@@ -1,7 +1,7 @@
 //! Devices that the scheduler has assigned to a task, on a real containerd: what its container sees, and who has them
 //! over a restart of the daemon.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use swarm::TaskState;
@@ -18,9 +18,9 @@ use super::tasks::{LIMIT, SwarmNode, assigned, task};
 use crate::nomad::devices::make_device;
 
 /// The gateway has this device from now on.
-async fn equip(gateway: &Gateway, path: &PathBuf) -> watch::Sender<Option<Arc<Inventory>>> {
+async fn equip(gateway: &Gateway, path: &Path) -> watch::Sender<Option<Arc<Inventory>>> {
     let group = DeviceGroup {
-        devices: vec![Device::new("acme0", node(path.clone(), "rw"))],
+        devices: vec![Device::new("acme0", node(path.to_owned(), "rw"))],
         variable: "ACME_DEVICES".to_owned(),
         ..DeviceGroup::new("acme", "tpu", "v2")
     };
