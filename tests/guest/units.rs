@@ -72,7 +72,7 @@ fn reload_waits_for_the_verdict(_: &GuestNode) {
 
 /// Codes and severities of what `switchyard doctor` finds, each with what it saw.
 fn doctor_finds() -> Vec<(String, String)> {
-    let output = Command::new("switchyard").args(["doctor", "--output", "json"]).output();
+    let output = Command::new("/usr/bin/switchyard").args(["doctor", "--output", "json"]).output();
     let output = output.expect("it can be run");
     let report: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
