@@ -11,6 +11,7 @@ mod health;
 mod joins;
 mod kills;
 mod logs;
+mod networks;
 mod resources;
 mod rotation;
 mod scale;

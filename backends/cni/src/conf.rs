@@ -114,6 +114,24 @@ impl ConfDir {
         *cached = loaded.as_ref().ok().map(|loaded| Cached { stamps, loaded: loaded.clone() });
         loaded
     }
+
+    /// The network with this name by the current contents of the directory: the first by the names of the files. `None` if
+    /// no usable file has it; broken files are skipped with a warning. Reads the directory each time.
+    ///
+    /// # Errors
+    /// [`Error::ConfDir`] if the directory cannot be read.
+    pub fn find(&self, name: &str) -> Result<Option<Arc<NetworkList>>, Error> {
+        let mut lists = NetworkList::files(&self.dir)?
+            .into_iter()
+            .map(|path| NetworkList::read(&path).map_err(|error| (path, error)));
+        Ok(lists.find_map(|read| match read {
+            Ok(list) => (list.name == name).then(|| Arc::new(list)),
+            Err((path, error)) => {
+                warn_skipped(&path, &one_line(&error));
+                None
+            }
+        }))
+    }
 }
 
 impl Stamp {
@@ -159,6 +177,10 @@ fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+fn warn_skipped(path: &Path, reason: &str) {
+    tracing::warn!(path = %path.display(), reason, "skipping a network configuration");
+}
+
 fn has_extension(path: &Path, wanted: &[&str]) -> bool {
     path.extension().and_then(|found| found.to_str()).is_some_and(|found| wanted.contains(&found))
 }
@@ -175,22 +197,34 @@ impl NetworkList {
     /// [`Error::NotConfigured`] if the directory is missing or has no usable file, [`Error::ConfDir`] if it
     /// cannot be read.
     pub fn load(dir: &Path) -> Result<Loaded, Error> {
-        let files = entries(dir).map_err(|source| Error::ConfDir { dir: dir.to_owned(), source })?;
         let mut skipped = Vec::new();
-        for path in files {
-            if !has_extension(&path, &["conflist", "conf", "json"]) || path.is_dir() {
-                continue;
-            }
+        for path in Self::files(dir)? {
             match Self::read(&path) {
                 Ok(list) => return Ok(Loaded { list: Arc::new(list), skipped }),
                 Err(error) => {
                     let reason = one_line(&error);
-                    tracing::warn!(path = %path.display(), reason, "skipping a network configuration");
+                    warn_skipped(&path, &reason);
                     skipped.push(Skipped { path, reason });
                 }
             }
         }
         Err(Error::NotConfigured { dir: dir.to_owned(), skipped })
+    }
+
+    /// The files of a directory that can have a configuration, sorted; none if it is missing.
+    fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+        let mut files = entries(dir).map_err(|source| Error::ConfDir { dir: dir.to_owned(), source })?;
+        files.retain(|path| has_extension(path, &["conflist", "conf", "json"]) && !path.is_dir());
+        Ok(files)
+    }
+
+    /// Whether one of the plugins takes this capability.
+    #[must_use]
+    pub fn has_capability(&self, name: &str) -> bool {
+        let takes = |plugin: &PluginConf| {
+            plugin.get("capabilities").and_then(|all| all.get(name)) == Some(&Value::Bool(true))
+        };
+        self.plugins.iter().any(takes)
     }
 
     fn read(path: &Path) -> Result<Self, ConfError> {

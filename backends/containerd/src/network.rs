@@ -11,8 +11,8 @@ use switchyard_cni::{self as cni, Attachment, Capabilities};
 use switchyard_core::backend::Condition;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{
-    Bandwidth, CgroupPlacement, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER, Link, PodNetwork,
-    PortMapping, Protocol, SandboxSpec, Subnet,
+    Bandwidth, CgroupPlacement, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER, Link, NetworkName,
+    PodNetwork, PortMapping, Protocol, SandboxSpec, Subnet,
 };
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::Ns;
@@ -69,15 +69,32 @@ impl Network {
         dirs: &SandboxDirs,
         wanted: &[IpAddr],
     ) -> Result<PlannedAttachment> {
-        let list = match network.link {
+        let list = match &network.link {
             Link::Node => self.conf.load().map_err(from_cni)?.list,
             Link::Bridge => self.bridge.ready()?,
+            Link::Named(name) => self.named(name, network)?,
         };
         let mut attachment = attachment(id, network, dirs, wanted);
         add_capabilities(&mut attachment.capabilities, spec, &self.ranges.of(spec.meta.owner));
         let network = cni::Network::new(list, self.plugins.clone());
         network.save(&dirs.cni_journal(), &attachment).await.map_err(from_cni)?;
         Ok(PlannedAttachment { network, attachment })
+    }
+
+    /// The node's network with this name, for a sandbox with these settings.
+    fn named(&self, name: &NetworkName, settings: &PodNetwork) -> Result<Arc<cni::NetworkList>> {
+        let name = name.as_str();
+        let list = self.conf.find(name).map_err(from_cni)?.ok_or_else(|| {
+            let dir = self.conf.dir().display();
+            Error::failed_precondition(format!(
+                "no file in {dir} configures a CNI network with the name {name:?}"
+            ))
+        })?;
+        if !settings.ports.is_empty() && !list.has_capability("portMappings") {
+            let why = "no plugin of it has the capability portMappings, so that no port of the node can lead into it";
+            return Err(Error::failed_precondition(format!("the CNI network {name:?}: {why}")));
+        }
+        Ok(list)
     }
 
     /// Attaches a sandbox's own network namespace as planned and returns its addresses.

@@ -33,7 +33,7 @@ pub use limits::{
 };
 pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name};
 pub use network::{
-    Bandwidth, Dns, HostAddress, HostEntry, Link, MacAddress, PodNetwork, PortMapping, Protocol,
+    Bandwidth, Dns, HostAddress, HostEntry, Link, MacAddress, NetworkName, PodNetwork, PortMapping, Protocol,
     SandboxNetwork, UtsMode,
 };
 pub use resources::{CgroupPlacement, HugepageLimit, Resources};

@@ -181,3 +181,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn network_is_found_by_its_name() {
+    let dir = tempfile::tempdir().expect("a directory can be made");
+    let conf = ConfDir::new(dir.path());
+    assert!(conf.find("b").unwrap().is_none());
+    let list = |name: &str, capability: &str| {
+        format!(
+            r#"{{"cniVersion":"1.0.0","name":"{name}","plugins":[{{"type":"x","capabilities":{capability}}}]}}"#
+        )
+    };
+    let files = [
+        ("00-broken.conflist", "{".to_owned()),
+        ("10-a.conf", single("a")),
+        ("20-b.conflist", list("b", r#"{"portMappings":true}"#)),
+        ("30-b.conflist", list("b", "{}")),
+        ("40-c.conflist", list("c", r#"{"portMappings":"yes"}"#)),
+        ("50-d.txt", single("d")),
+    ];
+    for (name, text) in files {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    let found = conf.find("b").unwrap().unwrap();
+    assert!(found.source.ends_with("20-b.conflist") && found.has_capability("portMappings"));
+    assert!(!conf.find("c").unwrap().unwrap().has_capability("portMappings"));
+    assert!(conf.find("a").unwrap().is_some());
+    for absent in ["d", "", "20-b", "../b"] {
+        assert!(conf.find(absent).unwrap().is_none(), "{absent}");
+    }
+}

@@ -2,7 +2,9 @@
 
 use swarm::network_spec::ConfigFrom;
 use swarm::port_config;
-use switchyard_core::spec::{HostPort, HostPorts, Link, PodNetwork, PortMapping, Protocol, SandboxNetwork};
+use switchyard_core::spec::{
+    HostPort, HostPorts, Link, NetworkName, PodNetwork, PortMapping, Protocol, SandboxNetwork,
+};
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::check_count;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
@@ -14,7 +16,16 @@ use crate::plan::PublishedPort;
 const PREDEFINED: &str = "com.docker.swarm.predefined";
 
 /// What a service can ask for, for errors.
-const SUPPORTED: &str = "there are the host's network, and \"bridge\"";
+const SUPPORTED: &str = "there are the host's network, \"bridge\", and networks with the configuration of one of the node's own (--config-from)";
+
+/// What a task is attached to.
+#[derive(Debug)]
+enum AttachedNetwork {
+    /// The network of the host.
+    Host,
+    /// A network of this node.
+    Link(Link),
+}
 
 /// The network of a task.
 #[derive(Debug)]
@@ -28,9 +39,9 @@ pub(super) struct TaskNetwork {
 
 /// The network that a task has: the gateway's own bridge if the service names none.
 pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
-    let is_host = match asked.task.networks.as_slice() {
-        [] => false,
-        [attachment] => is_host(attachment)?,
+    let attached = match asked.task.networks.as_slice() {
+        [] => AttachedNetwork::Link(Link::Bridge),
+        [attachment] => attached(attachment)?,
         [_, ..] => {
             let names: Vec<&str> = asked.task.networks.iter().map(name).collect();
             let why = "a task has one network here";
@@ -38,14 +49,11 @@ pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
         }
     };
     let ports = ports(asked.task.endpoint.as_ref())?;
-    let spec = if is_host {
-        SandboxNetwork::Host
-    } else {
-        SandboxNetwork::Pod(PodNetwork {
-            link: Link::Bridge,
-            ports: mappings(&ports),
-            ..PodNetwork::default()
-        })
+    let spec = match attached {
+        AttachedNetwork::Host => SandboxNetwork::Host,
+        AttachedNetwork::Link(link) => {
+            SandboxNetwork::Pod(PodNetwork { link, ports: mappings(&ports), ..PodNetwork::default() })
+        }
     };
     let host_ports = host_ports(asked.task, &spec, &ports)?;
     Ok(TaskNetwork { spec, host_ports, ports })
@@ -86,8 +94,8 @@ fn name(attachment: &swarm::NetworkAttachment) -> &str {
         .unwrap_or_default()
 }
 
-/// Whether a network is that of the host; otherwise it is the gateway's bridge.
-fn is_host(attachment: &swarm::NetworkAttachment) -> Result<bool> {
+/// The network of this node that a network of the swarm is.
+fn attached(attachment: &swarm::NetworkAttachment) -> Result<AttachedNetwork> {
     let swarm::NetworkAttachment {
         network,
         // Of overlay networks; aliases need a resolver of the network.
@@ -118,12 +126,17 @@ fn is_host(attachment: &swarm::NetworkAttachment) -> Result<bool> {
         )))
     };
     if let Some(ConfigFrom::Network(config)) = config_from {
-        return refused(&format!("with the configuration of {config:?}"));
+        // Whatever driver it names: the configuration says which plugins there are.
+        let name = NetworkName::parse(
+            format_args!("{field}: the configuration of network {:?}", annotations.name),
+            &config,
+        )?;
+        return Ok(AttachedNetwork::Link(Link::Named(name)));
     }
     let is_predefined = annotations.labels.get(PREDEFINED).is_some_and(|value| value == "true");
     match driver.unwrap_or_default() {
-        "host" if is_predefined => Ok(true),
-        "bridge" if is_predefined => Ok(false),
+        "host" if is_predefined => Ok(AttachedNetwork::Host),
+        "bridge" if is_predefined => Ok(AttachedNetwork::Link(Link::Bridge)),
         "bridge" => refused("with a bridge of its own"),
         _ if ingress => refused("for ports of the whole cluster (ingress)"),
         driver => refused(&format!("with driver {driver:?}")),

@@ -1,7 +1,7 @@
 //! Networks and ports.
 
 use swarm::network_spec::ConfigFrom;
-use switchyard_core::spec::{Link, PodNetwork, Protocol, SandboxNetwork};
+use switchyard_core::spec::{Link, NetworkName, PodNetwork, Protocol, SandboxNetwork};
 
 use super::*;
 
@@ -69,21 +69,42 @@ fn other_networks_are_refused_by_name() {
     };
     assert_eq!(
         text(vec![network("front", "overlay", false)]),
-        "networks[0]: network \"front\" with driver \"overlay\" is not supported: there are the host's network, and \
-         \"bridge\""
+        "networks[0]: network \"front\" with driver \"overlay\" is not supported: there are the host's network, \"bridge\", \
+         and networks with the configuration of one of the node's own (--config-from)"
     );
     assert!(text(vec![network("b", "bridge", false)]).contains("\"b\" with a bridge of its own"));
     assert!(text(vec![network("host", "host", false)]).contains("with driver \"host\""));
-    let mut from = network("x", "", false);
-    from.network.as_mut().unwrap().spec.as_mut().unwrap().config_from =
-        Some(ConfigFrom::Network("cfg".into()));
-    assert!(text(vec![from]).contains("with the configuration of \"cfg\""));
     let mut ingress = network("ingress", "", false);
     ingress.network.as_mut().unwrap().spec.as_mut().unwrap().ingress = true;
     assert!(text(vec![ingress]).contains("(ingress)"));
     let two = text(vec![network("a", "bridge", true), network("b", "bridge", true)]);
     assert_eq!(two, "networks: 2 of them, [\"a\", \"b\"]: a task has one network here");
     assert_eq!(refusal(&on(vec![Default::default()])).report(), "networks[0]: it is missing");
+}
+
+fn with_configuration(name: &str) -> swarm::NetworkAttachment {
+    let mut attachment = network("front", "bridge", false);
+    let spec = attachment.network.as_mut().and_then(|network| network.spec.as_mut());
+    spec.unwrap().config_from = Some(ConfigFrom::Network(name.into()));
+    attachment
+}
+
+#[test]
+fn network_with_a_configuration_is_the_nodes_network_of_that_name() {
+    let made = planned_task(&published(vec![with_configuration("storage.v2_a-b")], vec![port(8080, 80, 1)]));
+    let SandboxNetwork::Pod(PodNetwork { link, ports, .. }) = made.sandbox.network else {
+        panic!("it has a network of its own")
+    };
+    assert_eq!(link, Link::Named(NetworkName::parse("name", "storage.v2_a-b").unwrap()));
+    assert_eq!(ports.len(), 1);
+    for name in ["", ".", "../10-test", "-x", "a/b", "a b", "a\0", "ä", &"x".repeat(129)] {
+        let error = refusal(&on(vec![with_configuration(name)]));
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(
+            error.report().starts_with("networks[0]: the configuration of network \"front\": "),
+            "{error:?}"
+        );
+    }
 }
 
 #[test]
