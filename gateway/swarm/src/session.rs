@@ -33,6 +33,7 @@ use assignments::Assignments;
 use description::NodeFacts;
 use reports::{Reports, StatusUpdate};
 
+mod assigning;
 pub(crate) mod assignments;
 pub(crate) mod description;
 pub(crate) mod pace;
@@ -263,41 +264,6 @@ impl<'a> Session<'a> {
                 Ok(swarm::HeartbeatResponse { period }) => sleep(period_of(period)).await,
                 Err(error) => return error,
             }
-        }
-    }
-
-    /// Hands assignments to the executor. A missing message begins a new stream.
-    async fn assignments(&self, assigned: &mut Assignments) -> Error {
-        const CALL: &str = "Assignments";
-        let connection = self.context.connection;
-        let mut client = client(connection).max_decoding_message_size(ASSIGNMENTS_MAX);
-        loop {
-            let request = swarm::AssignmentsRequest { session_id: self.id.clone() };
-            let opened = async {
-                let mut messages = client.assignments(request).await?.into_inner();
-                let first = messages.message().await?.ok_or_else(ended)?;
-                Ok(Response::new((messages, first)))
-            };
-            let (mut messages, mut message) = match connection.answer(CALL, ASSIGNMENTS_LIMIT, opened).await {
-                Ok(opened) => opened,
-                Err(error) => return error,
-            };
-            assigned.begin_stream();
-            loop {
-                match assigned.apply(message) {
-                    Ok(changes) => self.context.executor.apply(changes).await,
-                    Err(reason) => {
-                        tracing::warn!(manager = connection.manager(), %reason, "assignments are asked for anew");
-                        break;
-                    }
-                }
-                message = match messages.message().await {
-                    Ok(Some(message)) => message,
-                    Ok(None) => return self.refused(CALL, ended()),
-                    Err(status) => return self.refused(CALL, status),
-                };
-            }
-            sleep(RESYNC_PAUSE).await;
         }
     }
 

@@ -52,6 +52,8 @@ pub(super) struct Script {
     pub(super) has_heartbeats: bool,
     /// The messages of the next Assignments streams, the next one last; then one that is empty.
     pub(super) assignments: Vec<Vec<swarm::AssignmentsMessage>>,
+    /// The messages of the next Tasks streams, the next one last. If there are any, it is a manager without Assignments.
+    pub(super) tasks: Vec<Vec<swarm::TasksMessage>>,
     /// Why statuses with this task are refused.
     pub(super) refused_task: Option<String>,
 }
@@ -64,6 +66,8 @@ pub(super) struct Asked {
     pub(super) heartbeats: usize,
     pub(super) assignments: usize,
     pub(super) updates: Vec<Vec<String>>,
+    /// The volumes that were told to be unpublished.
+    pub(super) unpublished: Vec<String>,
 }
 
 /// A manager that listens.
@@ -83,6 +87,8 @@ pub(super) struct Shared {
     pub(super) logs: LogScript,
     /// The Assignments streams, which stay open.
     streams: Mutex<Vec<mpsc::Sender<Result<swarm::AssignmentsMessage, Status>>>>,
+    /// The Tasks streams, which stay open.
+    task_streams: Mutex<Vec<mpsc::Sender<Result<swarm::TasksMessage, Status>>>>,
 }
 
 #[derive(Clone)]
@@ -103,6 +109,7 @@ impl ScriptedManager {
             sessions: Vec::new(),
             has_heartbeats: true,
             assignments: Vec::new(),
+            tasks: Vec::new(),
             refused_task: None,
         };
         let acceptor = acceptor(&authority, has_alpn);
@@ -113,6 +120,7 @@ impl ScriptedManager {
             session: Mutex::default(),
             logs: LogScript::default(),
             streams: Mutex::default(),
+            task_streams: Mutex::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -310,13 +318,26 @@ impl Dispatcher for Service {
 
     async fn update_volume_status(
         &self,
-        _: Request<swarm::UpdateVolumeStatusRequest>,
+        request: Request<swarm::UpdateVolumeStatusRequest>,
     ) -> Result<Response<swarm::UpdateVolumeStatusResponse>, Status> {
-        Err(Status::unimplemented("this manager has no volumes"))
+        let updates = request.into_inner().updates.into_iter();
+        self.0
+            .asked
+            .lock()
+            .unpublished
+            .extend(updates.filter(|update| update.unpublished).map(|update| update.id));
+        Ok(Response::new(swarm::UpdateVolumeStatusResponse {}))
     }
 
     async fn tasks(&self, _: Request<swarm::TasksRequest>) -> Result<Response<Self::TasksStream>, Status> {
-        Err(Status::unimplemented("agents use assignments"))
+        let scripted = self.0.script.lock().tasks.pop();
+        let scripted = scripted.ok_or_else(|| Status::unimplemented("agents use assignments"))?;
+        let (sender, messages) = mpsc::channel(16);
+        for message in scripted {
+            sender.send(Ok(message)).await.unwrap();
+        }
+        self.0.task_streams.lock().push(sender);
+        Ok(Response::new(ReceiverStream::new(messages)))
     }
 
     async fn assignments(
@@ -324,6 +345,9 @@ impl Dispatcher for Service {
         _: Request<swarm::AssignmentsRequest>,
     ) -> Result<Response<Self::AssignmentsStream>, Status> {
         self.0.asked.lock().assignments += 1;
+        if !self.0.script.lock().tasks.is_empty() {
+            return Err(Status::unimplemented("unknown method Assignments"));
+        }
         let empty = || vec![swarm::AssignmentsMessage { results_in: "1".to_owned(), ..Default::default() }];
         let scripted = self.0.script.lock().assignments.pop().unwrap_or_else(empty);
         let (sender, messages) = mpsc::channel(16);

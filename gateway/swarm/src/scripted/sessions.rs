@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
+use switchyard_proto::docker::swarmkit::v1::assignment_change::AssignmentAction;
 use switchyard_proto::docker::swarmkit::v1::assignments_message::Type;
 use switchyard_proto::docker::swarmkit::v1::issuance_status::State;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
@@ -20,7 +21,7 @@ use crate::error::Error;
 use crate::executor::{Executor, TaskLog};
 use crate::join::{JoinRequest, join};
 use crate::report::AgentReport;
-use crate::session::assignments::Changes;
+use crate::session::assignments::{Change, Changes};
 use crate::session::description::NodeFacts;
 use crate::session::reports::Reports;
 use crate::store::Store;
@@ -119,6 +120,50 @@ async fn missing_message_opens_a_new_stream_within_the_session() {
     manager.until("heartbeats go on", |asked| asked.heartbeats > 3).await;
     assert_eq!(manager.shared.asked.lock().sessions.len(), 1);
     assert_eq!(node.executor.changes.lock().len(), 2);
+}
+
+#[tokio::test]
+async fn tasks_come_by_the_deprecated_stream_from_a_manager_without_assignments() {
+    let manager = ScriptedManager::start(true).await;
+    let all = |ids: &[&str]| {
+        let task = |id: &&str| swarm::Task { id: (*id).to_owned(), ..Default::default() };
+        swarm::TasksMessage { tasks: ids.iter().map(task).collect() }
+    };
+    manager.change(|script| script.tasks = vec![vec![all(&["a", "b"]), all(&["b", "c"])]]);
+    let node = Running::start(&manager).await;
+    manager.until("heartbeats go on", |asked| asked.heartbeats > 3).await;
+    assert_eq!(manager.shared.asked.lock().sessions.len(), 1);
+    let changes = node.executor.changes.lock();
+    let shown: Vec<Vec<String>> = changes
+        .iter()
+        .map(|changes| {
+            assert!(changes.is_complete);
+            let name = |change: &Change| match change {
+                Change::Task(task) => task.id.clone(),
+                Change::TaskGone(id) => format!("-{id}"),
+                other => panic!("{other:?}"),
+            };
+            changes.list.iter().map(name).collect()
+        })
+        .collect();
+    assert_eq!(shown, [vec!["a", "b"], vec!["b", "c", "-a"]]);
+}
+
+#[tokio::test]
+async fn volume_that_is_to_go_is_told_to_be_unpublished() {
+    let manager = ScriptedManager::start(true).await;
+    let volume = swarm::VolumeAssignment { id: "v1".to_owned(), ..Default::default() };
+    let item = Some(swarm::assignment::Item::Volume(volume));
+    let mut first = assignments(Type::Complete, "", "1");
+    first.changes = vec![swarm::AssignmentChange {
+        assignment: Some(swarm::Assignment { item }),
+        action: AssignmentAction::Remove.into(),
+    }];
+    manager.change(|script| script.assignments = vec![vec![first]]);
+    let _node = Running::start(&manager).await;
+    manager.until("the volume", |asked| asked.unpublished == ["v1"]).await;
+    manager.until("heartbeats go on", |asked| asked.heartbeats > 1).await;
+    assert_eq!(manager.shared.asked.lock().sessions.len(), 1);
 }
 
 #[tokio::test]
