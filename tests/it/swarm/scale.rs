@@ -12,8 +12,9 @@ use super::services::{create, ids, objects, registry, tasks};
 
 const TASKS: usize = 50;
 
-/// How often the daemon is killed; `SWITCHYARD_TEST_KILLS` sets another number.
-const KILLS: usize = 20;
+/// How often the daemon is killed; `SWITCHYARD_TEST_KILLS` sets another number. The other tests of this module kill it some
+/// twenty times more, at chosen steps.
+const KILLS: usize = 8;
 
 /// Between two kills. A manager refuses a node that opens more than three sessions in eight seconds.
 const PAUSE: Duration = Duration::from_secs(3);
