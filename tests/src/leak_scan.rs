@@ -227,29 +227,33 @@ pub fn leaked_files(dir: &Path) -> Vec<String> {
 /// Directories and files named after an id, FIFOs, and temporary files that were never renamed: bundles, io
 /// directories, files of sandboxes and logs, unfinished downloads, named volumes.
 fn collect_leaked_files(dir: &Path, findings: &mut Vec<String>) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        // The entry was removed meanwhile.
-        let Ok(kind) = entry.file_type() else { continue };
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let parent = dir.file_name().unwrap_or_default().to_string_lossy();
-        if kind.is_fifo() {
-            findings.push(format!("named pipe {}", path.display()));
-        } else if kind.is_dir() {
-            if is_id(&name) {
-                findings.push(format!("directory {}", path.display()));
-            } else if name == "volumes" {
-                findings.extend(volumes(&path));
-            } else if name != "snapshots" {
-                // `snapshots` holds the files of images.
-                collect_leaked_files(&path, findings);
+    // Not by recursion: another test may have a tree of thousands of levels just now.
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            // The entry was removed meanwhile.
+            let Ok(kind) = entry.file_type() else { continue };
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let parent = dir.file_name().unwrap_or_default().to_string_lossy();
+            if kind.is_fifo() {
+                findings.push(format!("named pipe {}", path.display()));
+            } else if kind.is_dir() {
+                if is_id(&name) {
+                    findings.push(format!("directory {}", path.display()));
+                } else if name == "volumes" {
+                    findings.extend(volumes(&path));
+                } else if name != "snapshots" {
+                    // `snapshots` holds the files of images.
+                    dirs.push(path);
+                }
+            } else if matches!(parent.as_ref(), "ns" | "netns" | "namespaces") {
+                findings.push(format!("pin file {}", path.display()));
+            } else if name.split_once('.').is_some_and(|(id, _)| is_id(id)) {
+                findings.push(format!("file {}", path.display()));
+            } else if name.ends_with(".new") {
+                findings.push(format!("file that was never named {}", path.display()));
             }
-        } else if matches!(parent.as_ref(), "ns" | "netns" | "namespaces") {
-            findings.push(format!("pin file {}", path.display()));
-        } else if name.split_once('.').is_some_and(|(id, _)| is_id(id)) {
-            findings.push(format!("file {}", path.display()));
-        } else if name.ends_with(".new") {
-            findings.push(format!("file that was never named {}", path.display()));
         }
     }
 }
