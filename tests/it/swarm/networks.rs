@@ -4,16 +4,16 @@ use std::fs;
 use std::net::Ipv4Addr;
 
 use swarm::TaskState;
-use swarm::TaskState;
-use swarm::network_spec::ConfigFrom;
 use swarm::network_spec::ConfigFrom;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_swarm::Change;
 use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::network::TestNetwork;
+use switchyard_tests::swarm::SwarmCluster;
+use switchyard_tests::swarm::worker::SwarmWorker;
 
+use super::services::{registry, tasks};
 use super::tasks::{SwarmNode, assigned, task};
-use switchyard_swarm::Change;
 
 /// A network of the swarm with this configuration.
 fn configured(name: &str) -> swarm::NetworkAttachment {
