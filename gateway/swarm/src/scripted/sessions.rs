@@ -141,7 +141,12 @@ async fn tasks_come_by_the_deprecated_stream_from_a_manager_without_assignments(
             let name = |change: &Change| match change {
                 Change::Task(task) => task.id.clone(),
                 Change::TaskGone(id) => format!("-{id}"),
-                other => panic!("{other:?}"),
+                Change::Secret(_)
+                | Change::Config(_)
+                | Change::Volume(_)
+                | Change::VolumeGone(_)
+                | Change::SecretGone(_)
+                | Change::ConfigGone(_) => panic!("{change:?}"),
             };
             changes.list.iter().map(name).collect()
         })
