@@ -37,6 +37,7 @@ mod testing;
 pub use addresses::addresses;
 pub use error::Error;
 pub use helper::{PROGRAM, map_ids};
+pub use link::{delete_device, has_device};
 pub use ns::{Ns, is_namespace_file};
 pub use pin::{PinSpec, Pins, Users};
 pub use sysctl::set_in_netns;

@@ -1,9 +1,11 @@
-//! Brings the loopback device of a new network namespace up, with one rtnetlink message.
+//! Changes network devices, with one rtnetlink message each: brings the loopback device of a new network
+//! namespace up, and deletes devices.
 
 use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 use nix::libc;
+use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, setsockopt, socket,
     sockopt,
@@ -14,44 +16,69 @@ use crate::error::Error;
 
 /// The kernel gives the loopback device this index in every network namespace.
 const LOOPBACK_INDEX: i32 = 1;
-/// Length of the request: a netlink header and an `ifinfomsg`, 16 bytes each (rtnetlink(7)).
+/// Length of a request: a netlink header and an `ifinfomsg`, 16 bytes each (rtnetlink(7)).
 const REQUEST_LEN: u32 = 32;
 /// How long the answer may take. The kernel answers within `sendto`, so this is only a guard against a hang.
 const ANSWER_SECONDS: i64 = 5;
 
 /// Sets IFF_UP on the loopback device of the calling thread's network namespace.
 pub(crate) fn loopback_up() -> Result<(), Error> {
-    set_up().map_err(Error::namespace("bring the loopback device up"))
+    let up = || {
+        let up = u32::try_from(libc::IFF_UP).map_err(|_| Errno::EINVAL)?;
+        call(&request(libc::RTM_NEWLINK, LOOPBACK_INDEX, up)?)
+    };
+    up().map_err(Error::namespace("bring the loopback device up"))
 }
 
-fn set_up() -> nix::Result<()> {
+/// Whether the calling thread's network namespace has a device of this name. Unlike `/sys/class/net`, which shows
+/// the namespace of whoever mounted it.
+#[must_use]
+pub fn has_device(name: &str) -> bool {
+    if_nametoindex(name).is_ok()
+}
+
+/// Deletes a device of the calling thread's network namespace; what is connected to a bridge is detached from
+/// it. Idempotent: succeeds if there is none.
+///
+/// # Errors
+/// [`Error::Namespace`].
+pub fn delete_device(name: &str) -> Result<(), Error> {
+    let delete = || {
+        let index = i32::try_from(if_nametoindex(name)?).map_err(|_| Errno::EINVAL)?;
+        call(&request(libc::RTM_DELLINK, index, 0)?)
+    };
+    match delete() {
+        Ok(()) | Err(Errno::ENODEV) => Ok(()),
+        Err(errno) => Err(Error::namespace("delete a network device")(errno)),
+    }
+}
+
+fn call(request: &[u8]) -> nix::Result<()> {
     let socket =
         socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(ANSWER_SECONDS, 0))?;
-    sendto(socket.as_raw_fd(), &request()?, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
+    sendto(socket.as_raw_fd(), request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
     let mut answer = [0_u8; 512];
     let len = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
     acknowledged(answer.get(..len).unwrap_or_default())
 }
 
-/// RTM_NEWLINK for the loopback device with IFF_UP set, in the flags and in the change mask, and with a
-/// request for an acknowledgement.
-fn request() -> nix::Result<Vec<u8>> {
+/// A message about the device with this index, which sets these flags and asks for an acknowledgement.
+fn request(kind: u16, index: i32, set: u32) -> nix::Result<Vec<u8>> {
     let flags = u16::try_from(libc::NLM_F_REQUEST | libc::NLM_F_ACK).map_err(|_| Errno::EINVAL)?;
-    let up = u32::try_from(libc::IFF_UP).map_err(|_| Errno::EINVAL)?;
     let mut message = Vec::with_capacity(32);
     // struct nlmsghdr: length, type, flags, sequence, port.
     message.extend(REQUEST_LEN.to_ne_bytes());
-    message.extend(libc::RTM_NEWLINK.to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
     message.extend(flags.to_ne_bytes());
     message.extend(1_u32.to_ne_bytes());
     message.extend(0_u32.to_ne_bytes());
     // struct ifinfomsg: family (AF_UNSPEC), padding, device type, index, flags, change mask.
     message.extend([0, 0]);
     message.extend(0_u16.to_ne_bytes());
-    message.extend(LOOPBACK_INDEX.to_ne_bytes());
-    message.extend(up.to_ne_bytes());
-    message.extend(up.to_ne_bytes());
+    message.extend(index.to_ne_bytes());
+    message.extend(set.to_ne_bytes());
+    message.extend(set.to_ne_bytes());
     Ok(message)
 }
 
@@ -72,7 +99,23 @@ mod tests {
 
     #[test]
     fn netlink_request_length_is_consistent() {
-        assert_eq!(request().unwrap().len(), usize::try_from(REQUEST_LEN).unwrap());
+        let message = request(libc::RTM_DELLINK, 7, 0).unwrap();
+        assert_eq!(message.len(), usize::try_from(REQUEST_LEN).unwrap());
+    }
+
+    #[test]
+    fn device_is_deleted_once() {
+        let name = "swt-link-test";
+        let ip =
+            |words: &[&str]| std::process::Command::new("ip").args(words).output().unwrap().status.success();
+        let work = move || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            assert!(ip(&["link", "add", name, "type", "bridge"]) && has_device(name));
+            delete_device(name).unwrap();
+            delete_device(name).unwrap();
+            assert!(!has_device(name) && has_device("lo"));
+        };
+        std::thread::spawn(work).join().unwrap();
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::id::{Owner, TaskId};
 
 mod checkpoint;
 mod claims;
+mod cluster_bridge;
 mod cpus;
 mod disk;
 mod limits;
@@ -26,6 +27,7 @@ mod users;
 
 pub use checkpoint::CheckpointSpec;
 pub use claims::{ComputeClaim, HOST_PORTS_MAX, HostPort, HostPorts, LeaseClaim, Reserved};
+pub use cluster_bridge::{BridgeAddresses, ClusterBridge};
 pub use cpus::CpuSet;
 pub use disk::{DiskLimit, DiskPart, LimitedPlaces, Project, ProjectId, disk_parts};
 pub use limits::{

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use super::ClusterBridge;
 use crate::error::{Error, Result};
 
 /// The network of a sandbox.
@@ -47,6 +48,8 @@ pub enum Link {
     Bridge,
     /// One of the node's CNI networks, by its name. It must be configured.
     Named(NetworkName),
+    /// A bridge network that the owner's cluster defines.
+    ClusterBridge(Box<ClusterBridge>),
 }
 
 /// The name of a CNI network: a letter or digit, then also dots, dashes and underscores; at most 128 bytes, since plugins
