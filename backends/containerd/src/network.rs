@@ -23,10 +23,13 @@ use crate::base::layout::SandboxDirs;
 use crate::context::Context;
 
 pub(crate) mod bridge;
+pub(crate) mod cluster_bridges;
 mod predecessor_plugins;
 pub(crate) mod ranges;
+mod routes;
 
 use bridge::BridgeNetwork;
+use cluster_bridges::ClusterBridges;
 use ranges::Ranges;
 
 /// The name of a sandbox's interface.
@@ -49,6 +52,8 @@ pub(crate) struct Network {
     pub(crate) plugins: cni::Plugins,
     /// The gateway's own bridge network.
     pub(crate) bridge: BridgeNetwork,
+    /// The bridges of networks that clusters define.
+    pub(crate) cluster_bridges: Arc<ClusterBridges>,
     pub(crate) ranges: Arc<Ranges>,
     /// CNI plugin processes that a predecessor started, by sandbox.
     pub(crate) predecessor_plugins: Mutex<HashMap<SandboxId, Vec<ProcessId>>>,
@@ -73,6 +78,7 @@ impl Network {
             Link::Node => self.conf.load().map_err(from_cni)?.list,
             Link::Bridge => self.bridge.ready()?,
             Link::Named(name) => self.named(name, network)?,
+            Link::ClusterBridge(asked) => self.cluster_bridges.acquire(id, asked).await?,
         };
         let mut attachment = attachment(id, network, dirs, wanted);
         add_capabilities(&mut attachment.capabilities, spec, &self.ranges.of(spec.meta.owner));
@@ -132,7 +138,8 @@ impl Network {
         let netns = dirs.pins.join(Ns::Net.file_name());
         let there = switchyard_namespaces::is_namespace_file(&netns).unwrap_or(false);
         let netns = there.then_some(netns);
-        cni::del_saved(&dirs.cni_journal(), &self.plugins, netns.as_deref()).await.map_err(from_cni)
+        cni::del_saved(&dirs.cni_journal(), &self.plugins, netns.as_deref()).await.map_err(from_cni)?;
+        self.cluster_bridges.release(id).await
     }
 
     /// The CNI configuration of the node's network as JSON; empty if there is none.

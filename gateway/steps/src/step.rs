@@ -317,6 +317,22 @@ steps! {
         /// The address ranges that an owner has set are on disk.
         RangesKept: Kill,
     }
+    /// Attaching a sandbox to a bridge network of a cluster, before the plugins run.
+    HoldClusterBridge {
+        /// It is stored what the network is, and its bridge does not exist yet.
+        ClusterBridgeDefined: Kill,
+        /// It is stored that the sandbox holds the network.
+        ClusterBridgeHeld: Kill,
+    }
+    /// Detaching one, after the plugins have run.
+    LeaveClusterBridge {
+        /// It is no longer stored that the sandbox holds the network.
+        ClusterBridgeLeft: Kill,
+        /// The bridge, which nobody holds, is deleted.
+        ClusterBridgeDeleted: Kill,
+        /// The network is no longer stored.
+        ClusterBridgeForgotten: Kill,
+    }
     /// Joining a swarm.
     JoinSwarm {
         /// The temporary file of one of the membership's files is written.

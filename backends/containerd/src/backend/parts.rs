@@ -39,6 +39,7 @@ use crate::image::reader::ImageReader;
 use crate::live::LiveContainers;
 use crate::network::Network;
 use crate::network::bridge::BridgeNetwork;
+use crate::network::cluster_bridges::{ClusterBridges, OwnBridge};
 use crate::network::ranges::Ranges;
 use crate::node::Node;
 use crate::node::runtime_probes::RuntimeProbes;
@@ -334,11 +335,18 @@ impl Handles {
     fn network(&self) -> Result<Arc<Network>> {
         let all_settings = self.context.settings();
         let settings = &all_settings.network;
+        let bridge = BridgeNetwork::new(&settings.bridge, &self.context.layout)?;
+        let own = OwnBridge {
+            name: settings.bridge.name.clone(),
+            subnets: bridge.subnets().to_vec(),
+            mtu: settings.bridge.mtu,
+        };
         Ok(Arc::new(Network {
             context: Arc::clone(&self.context),
             conf: cni::ConfDir::new(&settings.conf_dir),
             plugins: cni_plugins(settings),
-            bridge: BridgeNetwork::new(&settings.bridge, &self.context.layout)?,
+            bridge,
+            cluster_bridges: Arc::new(ClusterBridges::new(self.context.layout.cluster_bridges(), own)),
             ranges: Arc::new(Ranges::load(self.context.layout.ranges())),
             predecessor_plugins: Mutex::default(),
         }))

@@ -15,6 +15,7 @@
 //! <run>/views/<key>/        mount points of image views                    gone after a reboot
 //! <run>/groups/<id>.left    busy cgroups of removed objects                gone after a reboot
 //! <run>/set-aside/          trees that could not be removed                gone after a reboot
+//! <run>/networks/<bridge>/  network.json, holders/<id>, addresses/: bridges of clusters   gone after a reboot
 //! <run>/probe.json          detected features of runtimes                  gone after a reboot
 //! ```
 //!
@@ -73,6 +74,7 @@ impl Layout {
             self.waits(),
             self.all_stages(),
             self.views(),
+            self.cluster_bridges(),
         ];
         for dir in all {
             create_private_dir_blocking(&dir)?;
@@ -143,6 +145,11 @@ impl Layout {
     /// The configuration list of the gateway's own network, written for inspection.
     pub(crate) fn bridge(&self, name: &str) -> PathBuf {
         self.state.join("network").join(format!("{name}.conflist"))
+    }
+
+    /// One directory for each bridge that is made for a network of a cluster.
+    pub(crate) fn cluster_bridges(&self) -> PathBuf {
+        self.run.join("networks")
     }
 
     pub(crate) fn sandbox(&self, id: SandboxId) -> SandboxDirs {
@@ -263,7 +270,7 @@ mod tests {
         layout.create_private_dirs().unwrap();
         layout.create_private_dirs().unwrap();
         assert_eq!(mode(&run), 0o711);
-        for below in ["sandboxes", "ns", "tasks", "waits", "stage", "views"] {
+        for below in ["sandboxes", "ns", "tasks", "waits", "stage", "views", "networks"] {
             assert_eq!(mode(&run.join(below)), 0o700, "{below}");
         }
     }

@@ -15,13 +15,10 @@ use crate::base::config;
 use crate::base::error::{from_cni, from_namespaces};
 use crate::base::fs::create_private_dir_blocking;
 use crate::base::layout::Layout;
+use crate::network::routes::Routes;
 
 /// The longest interface name that Linux allows, in bytes.
 const NAME_MAX: usize = 15;
-/// The kernel's IPv4 routing table.
-const ROUTES: &str = "/proc/net/route";
-/// The kernel's directory of network interfaces.
-const INTERFACES: &str = "/sys/class/net";
 
 /// The gateway's own bridge network.
 #[derive(Debug)]
@@ -65,30 +62,74 @@ impl config::BridgeConfig {
         Ok(ranges)
     }
 
-    /// The configuration list for the plugins. `hairpinMode` and `snat` let a sandbox reach ports that are
-    /// published on the node from inside; the rules of the `firewall` plugin admit forwarded packets where
-    /// the node's own policy drops them.
+    /// The configuration list for the plugins.
     fn conflist(&self, subnets: &[Subnet]) -> Value {
         let ranges: Vec<Value> =
             subnets.iter().map(|subnet| json!([{ "subnet": subnet.to_string() }])).collect();
         let all = |subnet: &Subnet| if subnet.first().is_ipv6() { "::/0" } else { "0.0.0.0/0" };
         let routes: Vec<Value> = subnets.iter().map(|subnet| json!({ "dst": all(subnet) })).collect();
-        let mut bridge = json!({
-            "type": "bridge", "bridge": self.name, "isGateway": true, "ipMasq": true, "hairpinMode": true,
-            "capabilities": { "mac": true, "ips": true },
-            "ipam": { "type": "host-local", "dataDir": self.addresses_dir, "ranges": ranges, "routes": routes },
-        });
-        if self.mtu != 0 {
-            bridge["mtu"] = self.mtu.into();
-        }
-        json!({
-            "cniVersion": "1.0.0", "name": self.name, "plugins": [
-                bridge,
-                { "type": "firewall" },
-                { "type": "portmap", "snat": true, "capabilities": { "portMappings": true } },
-            ],
+        conflist(BridgeList {
+            name: &self.name,
+            is_gateway: true,
+            has_masquerade: true,
+            mtu: self.mtu,
+            addresses_dir: &self.addresses_dir,
+            ranges,
+            routes,
         })
     }
+}
+
+/// In what the configuration lists of bridge networks differ.
+pub(super) struct BridgeList<'a> {
+    /// The name of the network and of its bridge.
+    pub(super) name: &'a str,
+    /// Whether the bridge has an address, by which sandboxes reach other networks.
+    pub(super) is_gateway: bool,
+    /// Whether packets to other networks get the address of the node.
+    pub(super) has_masquerade: bool,
+    /// The MTU in bytes; 0 for the kernel's default.
+    pub(super) mtu: u32,
+    /// Where `host-local` stores which addresses are in use.
+    pub(super) addresses_dir: &'a Path,
+    /// The pools of addresses, and the routes of sandboxes, as `host-local` takes them.
+    pub(super) ranges: Vec<Value>,
+    pub(super) routes: Vec<Value>,
+}
+
+/// The configuration list of a bridge network. `hairpinMode` and `snat` let a sandbox reach ports that are
+/// published on the node from inside; the rules of the `firewall` plugin admit forwarded packets where the
+/// node's own policy drops them.
+pub(super) fn conflist(list: BridgeList<'_>) -> Value {
+    let BridgeList { name, is_gateway, has_masquerade, mtu, addresses_dir, ranges, routes } = list;
+    let mut bridge = json!({
+        "type": "bridge", "bridge": name, "isGateway": is_gateway, "ipMasq": has_masquerade, "hairpinMode": true,
+        "capabilities": { "mac": true, "ips": true },
+        "ipam": { "type": "host-local", "dataDir": addresses_dir, "ranges": ranges, "routes": routes },
+    });
+    if mtu != 0 {
+        bridge["mtu"] = mtu.into();
+    }
+    json!({
+        "cniVersion": "1.0.0", "name": name, "plugins": [
+            bridge,
+            { "type": "firewall" },
+            { "type": "portmap", "snat": true, "capabilities": { "portMappings": true } },
+        ],
+    })
+}
+
+/// Checks that the node has the program that the plugins of bridge networks run.
+///
+/// # Errors
+/// `Unavailable`, naming the network.
+pub(super) fn check_programs(network: &str) -> Result<()> {
+    if is_program("iptables") {
+        return Ok(());
+    }
+    Err(Error::unavailable(format!(
+        "network {network}: its plugins portmap and firewall need iptables, which is not in PATH: install it"
+    )))
 }
 
 // === impl BridgeNetwork ===
@@ -120,6 +161,11 @@ impl BridgeNetwork {
         }
     }
 
+    /// Its ranges.
+    pub(crate) fn subnets(&self) -> &[Subnet] {
+        &self.subnets
+    }
+
     /// Its name and ranges, for the status.
     pub(crate) fn summary(&self) -> String {
         let subnets: Vec<_> = self.subnets.iter().map(ToString::to_string).collect();
@@ -133,17 +179,11 @@ impl BridgeNetwork {
     /// `Unavailable` if the node lacks `iptables`, or already has a route to addresses of the ranges.
     pub(crate) fn ready(&self) -> Result<Arc<cni::NetworkList>> {
         let name = &self.list.name;
-        if !is_program("iptables") {
-            return Err(Error::unavailable(format!(
-                "network {name}: its plugins portmap and firewall need iptables, which is not in PATH: install it"
-            )));
-        }
+        check_programs(name)?;
         // Once the bridge exists, the routes to its ranges are its own.
-        if !Path::new(INTERFACES).join(name).exists() {
-            let routes = std::fs::read_to_string(ROUTES).unwrap_or_default();
-            if let Some((interface, route)) =
-                self.subnets.iter().find_map(|subnet| conflicting_route(subnet, &routes))
-            {
+        if !switchyard_namespaces::has_device(name) {
+            let routes = Routes::read();
+            if let Some((interface, route)) = self.subnets.iter().find_map(|subnet| routes.conflict(subnet)) {
                 return Err(Error::unavailable(format!(
                     "network {name}: {} is taken: the node reaches {route} by {interface}; choose a free range as network.bridge.subnets",
                     self.summary()
@@ -160,45 +200,9 @@ fn is_program(name: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
 }
 
-/// The interface and the range of a route that overlaps `subnet`, default routes aside; `routes` is the text
-/// of `/proc/net/route`. The kernel prints an address as one hexadecimal number in the machine's byte order.
-fn conflicting_route(subnet: &Subnet, routes: &str) -> Option<(String, String)> {
-    let IpAddr::V4(first) = subnet.first() else { return None };
-    routes.lines().skip(1).find_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
-        let to = number(fields.get(1)?)?;
-        let mask = number(fields.get(7)?)?;
-        let own = u32::MAX.checked_shl(32 - u32::from(subnet.prefix())).unwrap_or(0);
-        let both = mask & own;
-        (mask != 0 && to & both == first.to_bits() & both)
-            .then(|| (fields[0].to_owned(), format!("{}/{}", Ipv4Addr::from(to), mask.count_ones())))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn routed(line: &str, subnet: &str) -> Option<(String, String)> {
-        conflicting_route(&subnet.parse().unwrap(), &format!("Iface\tDestination\tGateway\n{line}\n"))
-    }
-
-    #[test]
-    fn a_way_to_some_of_its_addresses_takes_a_range() {
-        // 172.26.64.0/20 by eth1, as a little-endian machine prints it.
-        let [to, mask] = [[172, 26, 64, 0], [255, 255, 240, 0]].map(u32::from_ne_bytes);
-        let line = format!("eth1\t{to:08X}\t00000000\t0001\t0\t0\t0\t{mask:08X}\t0\t0\t0");
-        let there = Some(("eth1".to_owned(), "172.26.64.0/20".to_owned()));
-        assert_eq!(routed(&line, "172.26.64.0/20"), there);
-        assert_eq!(routed(&line, "172.26.70.0/24"), there);
-        assert_eq!(routed(&line, "172.26.0.0/16"), there);
-        assert_eq!(routed(&line, "172.26.80.0/20"), None);
-        assert_eq!(routed(&line, "fd00::/64"), None);
-        // The default route covers all addresses.
-        let line = "eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0";
-        assert_eq!(routed(line, "172.26.80.0/20"), None);
-    }
 
     #[test]
     fn what_is_no_bridge_is_refused_by_its_key() {

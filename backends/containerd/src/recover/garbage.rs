@@ -39,11 +39,12 @@ pub(super) struct StartupGarbage {
 
 impl Recovery {
     /// Lists the garbage, and removes at once what would get in the way of requests: leases and downloads.
-    /// `all` are the ids of all containers.
+    /// `all` are the ids of all containers; `bridge_holders` are the sandboxes that bridges of clusters belong to.
     pub(super) async fn find_garbage(
         &self,
         snapshots: &Snapshots,
         all: &HashSet<String>,
+        bridge_holders: Vec<SandboxId>,
     ) -> Result<StartupGarbage> {
         self.delete_leases().await?;
         self.abort_downloads().await?;
@@ -51,6 +52,7 @@ impl Recovery {
         let mut sandboxes = ids_below::<SandboxId>(&layout.all_sandbox_state())?;
         sandboxes.extend(ids_below::<SandboxId>(&layout.all_sandbox_run())?);
         sandboxes.extend(ids_below::<SandboxId>(&layout.all_pins())?);
+        sandboxes.extend(bridge_holders.into_iter().map(|id| (id.to_string(), id)));
         let mut tasks = ids_below::<TaskId>(&layout.all_task_state())?;
         tasks.extend(ids_below::<TaskId>(&layout.all_task_run())?);
         tasks.extend(ids_below::<TaskId>(&layout.all_stages())?);

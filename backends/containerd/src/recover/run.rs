@@ -39,6 +39,7 @@ impl Recovery {
     pub(crate) async fn recover(self: &Arc<Self>) -> Result<Recovered> {
         let mut phases = RecoveryTimings::begin();
         self.network.find_predecessor_plugins().await?;
+        let bridge_holders = self.network.cluster_bridges.load().await?;
         phases.done("plugins");
         self.features.refresh(&self.client).await;
         phases.done("abilities");
@@ -91,7 +92,7 @@ impl Recovery {
         self.remove_lost_layers(&snapshots, &plan.from_earlier_boots).await;
         phases.done("layers");
         reach(Step::RecoveryTasks);
-        let garbage = self.find_garbage(&snapshots, &all).await?;
+        let garbage = self.find_garbage(&snapshots, &all, bridge_holders).await?;
         phases.done("debris");
         reach(Step::RecoverySandboxes);
         self.processes.sync_protected_exits(|| self.tasks.table.unprotected()).await?;

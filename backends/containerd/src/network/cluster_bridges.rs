@@ -1,0 +1,257 @@
+//! The bridges of networks that clusters define. Each exists while sandboxes hold it.
+//!
+//! ```text
+//! <run>/networks/<bridge>/network.json    what the network is
+//!                        /holders/<id>    one empty file for each sandbox, from before its first plugin runs until
+//!                                         after its last one has
+//!                        /addresses/      what `host-local` has assigned
+//! ```
+//!
+//! The directory is written before the bridge is made, and removed after it is deleted, so that a bridge is
+//! found after a kill at any line. A reboot removes both.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use switchyard_cni as cni;
+use switchyard_core::Result;
+use switchyard_core::id::SandboxId;
+use switchyard_core::spec::{ClusterBridge, Subnet};
+use switchyard_namespaces::files::write_atomic;
+use switchyard_namespaces::{delete_device, has_device};
+use switchyard_steps::{Step, reach};
+use switchyard_tree::Cancel;
+
+use crate::base::error::{from_cni, from_namespaces};
+use crate::base::fs::{blocking, create_private_dir_blocking, io_error, remove_tree_blocking};
+use crate::network::bridge::check_programs;
+use crate::network::routes::Routes;
+use definition::{Definition, interface_name, is_interface_name};
+
+mod definition;
+
+/// The bridges of clusters on this node.
+#[derive(Debug)]
+pub(crate) struct ClusterBridges {
+    dir: PathBuf,
+    own: OwnBridge,
+    /// By the name of the bridge. It is locked only on blocking threads.
+    made: Mutex<BTreeMap<String, MadeBridge>>,
+}
+
+/// What these bridges have to do with the gateway's own one.
+#[derive(Debug)]
+pub(crate) struct OwnBridge {
+    pub(crate) name: String,
+    pub(crate) subnets: Vec<Subnet>,
+    /// The MTU of networks that name none; 0 for the kernel's default.
+    pub(crate) mtu: u32,
+}
+
+/// A bridge, which may not exist yet.
+#[derive(Debug, Default)]
+struct MadeBridge {
+    /// `None` if its file is damaged.
+    definition: Option<Definition>,
+    holders: BTreeSet<SandboxId>,
+}
+
+// === impl ClusterBridges ===
+
+impl ClusterBridges {
+    pub(crate) fn new(dir: PathBuf, own: OwnBridge) -> Self {
+        Self { dir, own, made: Mutex::default() }
+    }
+
+    /// Makes a sandbox a holder of a network, and returns the network's configuration list. Idempotent.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if the node cannot have this network; `Unavailable` without the programs that its
+    /// plugins need.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        id: SandboxId,
+        asked: &ClusterBridge,
+    ) -> Result<Arc<cni::NetworkList>> {
+        let all = Arc::clone(self);
+        let asked = asked.clone();
+        blocking(move || all.acquire_blocking(id, &asked)).await
+    }
+
+    /// Ends what a sandbox holds, after its plugins are done. The bridge goes with its last holder. Idempotent.
+    ///
+    /// # Errors
+    /// `Internal`, naming what is left; the next release of any sandbox tries it again.
+    pub(crate) async fn release(self: &Arc<Self>, id: SandboxId) -> Result<()> {
+        let all = Arc::clone(self);
+        blocking(move || all.release_blocking(id)).await
+    }
+
+    /// Finds the bridges of a predecessor, and removes those that nobody holds. Returns the holders.
+    ///
+    /// # Errors
+    /// `Internal` if the directories cannot be read.
+    pub(crate) async fn load(self: &Arc<Self>) -> Result<Vec<SandboxId>> {
+        let all = Arc::clone(self);
+        blocking(move || all.load_blocking()).await
+    }
+
+    fn acquire_blocking(&self, id: SandboxId, asked: &ClusterBridge) -> Result<Arc<cni::NetworkList>> {
+        check_programs(&asked.name)?;
+        let interface = interface_name(&self.own.name, &asked.id);
+        let mut all = self.made.lock();
+        let definition = match all.get(&interface).and_then(|made| made.definition.clone()) {
+            Some(definition) => {
+                definition.check_same(asked)?;
+                definition
+            }
+            None => {
+                let definition = self.define(&all, &interface, asked)?;
+                all.entry(interface.clone()).or_default().definition = Some(definition.clone());
+                definition
+            }
+        };
+        // In the set before it is on disk: a release finds it then, whatever becomes of the file.
+        all.entry(interface.clone()).or_default().holders.insert(id);
+        let holder = self.holders(&interface).join(id.to_string());
+        fs::write(&holder, "").map_err(|fault| io_error("write", &holder, fault))?;
+        reach(Step::ClusterBridgeHeld);
+        let list = definition.conflist(&interface, &self.addresses(&interface), self.own.mtu).to_string();
+        cni::NetworkList::parse(&self.file(&interface), list.as_bytes()).map(Arc::new).map_err(from_cni)
+    }
+
+    /// Decides what a new network is, and writes its files.
+    fn define(
+        &self,
+        all: &BTreeMap<String, MadeBridge>,
+        interface: &str,
+        asked: &ClusterBridge,
+    ) -> Result<Definition> {
+        if !all.contains_key(interface) && has_device(interface) {
+            // Of a gateway whose run directory is gone: nobody of ours uses it, and its addresses may be others.
+            delete_device(interface).map_err(from_namespaces)?;
+        }
+        let routes = Routes::read();
+        let definition = Definition::new(asked, |subnet| self.conflict(all, &routes, subnet))?;
+        create_private_dir_blocking(&self.holders(interface))?;
+        create_private_dir_blocking(&self.addresses(interface))?;
+        write_atomic(&self.file(interface), definition.to_json().as_bytes(), 0o600)
+            .map_err(from_namespaces)?;
+        reach(Step::ClusterBridgeDefined);
+        Ok(definition)
+    }
+
+    /// What has addresses of a subnet already.
+    fn conflict(
+        &self,
+        all: &BTreeMap<String, MadeBridge>,
+        routes: &Routes,
+        subnet: &Subnet,
+    ) -> Option<String> {
+        if let Some(own) = self.own.subnets.iter().find(|own| own.overlaps(subnet)) {
+            return Some(format!("the gateway's own bridge {} has {own}", self.own.name));
+        }
+        let made = all.values().filter_map(|made| made.definition.as_ref());
+        let other = made.filter_map(|made| Some((made.name(), made.subnet()?)));
+        if let Some((name, other)) = other.into_iter().find(|(_, other)| other.overlaps(subnet)) {
+            return Some(format!("network {name:?} has {other}"));
+        }
+        let (interface, route) = routes.conflict(subnet)?;
+        Some(format!("the node reaches {route} by {interface}"))
+    }
+
+    fn release_blocking(&self, id: SandboxId) -> Result<()> {
+        let mut all = self.made.lock();
+        let mut unused = Vec::new();
+        for (interface, made) in all.iter_mut() {
+            if made.holders.contains(&id) {
+                let holder = self.holders(interface).join(id.to_string());
+                match fs::remove_file(&holder) {
+                    Err(fault) if fault.kind() != ErrorKind::NotFound => {
+                        return Err(io_error("remove", &holder, fault));
+                    }
+                    Ok(()) | Err(_) => {}
+                }
+                made.holders.remove(&id);
+                reach(Step::ClusterBridgeLeft);
+            }
+            if made.holders.is_empty() {
+                unused.push(interface.clone());
+            }
+        }
+        for interface in unused {
+            self.remove(&interface)?;
+            all.remove(&interface);
+        }
+        Ok(())
+    }
+
+    /// Removes a bridge that nobody holds. Idempotent.
+    fn remove(&self, interface: &str) -> Result<()> {
+        let deleted = delete_device(interface).map_err(from_namespaces);
+        deleted.map_err(|error| error.context(format!("remove the unused bridge {interface}")))?;
+        reach(Step::ClusterBridgeDeleted);
+        remove_tree_blocking(&self.dir.join(interface), &Cancel::default())?;
+        reach(Step::ClusterBridgeForgotten);
+        Ok(())
+    }
+
+    fn load_blocking(&self) -> Result<Vec<SandboxId>> {
+        let mut found = BTreeMap::new();
+        for interface in names_below(&self.dir)?.into_iter().filter(|name| is_interface_name(name)) {
+            let definition = fs::read(self.file(&interface)).ok().and_then(|text| Definition::parse(&text));
+            let holders: BTreeSet<SandboxId> =
+                names_below(&self.holders(&interface))?.iter().filter_map(|name| name.parse().ok()).collect();
+            if definition.is_none() && !holders.is_empty() {
+                tracing::warn!(
+                    interface,
+                    "the file of a bridge of a cluster is damaged: it is written again for the next sandbox"
+                );
+            }
+            found.insert(interface, MadeBridge { definition, holders });
+        }
+        found.retain(|interface, made| {
+            let is_unused = made.holders.is_empty();
+            match is_unused.then(|| self.remove(interface)) {
+                Some(Ok(())) => false,
+                Some(Err(error)) => {
+                    tracing::warn!(interface, error = error.report(), "an unused bridge of a cluster stays");
+                    true
+                }
+                None => true,
+            }
+        });
+        let holders = found.values().flat_map(|made| made.holders.iter().copied()).collect();
+        *self.made.lock() = found;
+        Ok(holders)
+    }
+
+    fn file(&self, interface: &str) -> PathBuf {
+        self.dir.join(interface).join("network.json")
+    }
+
+    fn holders(&self, interface: &str) -> PathBuf {
+        self.dir.join(interface).join("holders")
+    }
+
+    fn addresses(&self, interface: &str) -> PathBuf {
+        self.dir.join(interface).join("addresses")
+    }
+}
+
+/// The names in a directory; none if it is missing.
+fn names_below(dir: &Path) -> Result<Vec<String>> {
+    let listed = match fs::read_dir(dir) {
+        Err(fault) if fault.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        listed => listed.and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>()),
+    };
+    let entries = listed.map_err(|fault| io_error("list", dir, fault))?;
+    Ok(entries.into_iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+}
+
+#[cfg(test)]
+mod tests;

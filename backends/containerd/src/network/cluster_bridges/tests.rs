@@ -1,0 +1,107 @@
+//! Bridges of clusters without plugins: who holds them, and what is on disk.
+
+use switchyard_core::ErrorKind;
+use switchyard_core::spec::{BridgeAddresses, NetworkName};
+
+use super::*;
+
+/// Addresses that no route of a node that runs tests has.
+const SUBNETS: [&str; 2] = ["198.19.240.0/28", "198.19.240.16/28"];
+
+fn id(number: u8) -> SandboxId {
+    SandboxId::from_bytes([number; 32])
+}
+
+fn bridges(dir: &Path) -> Arc<ClusterBridges> {
+    let own = OwnBridge { name: "swt-own".into(), subnets: vec!["198.19.241.0/24".parse().unwrap()], mtu: 0 };
+    Arc::new(ClusterBridges::new(dir.to_owned(), own))
+}
+
+fn network(id: &str, subnet: Option<&str>) -> ClusterBridge {
+    let addresses = subnet.map(|text| BridgeAddresses::new(text.parse().unwrap(), None, None).unwrap());
+    ClusterBridge {
+        id: NetworkName::parse("id", id).unwrap(),
+        name: format!("name of {id}"),
+        addresses,
+        is_internal: false,
+        has_masquerade: true,
+        mtu: None,
+    }
+}
+
+fn dirs(dir: &Path) -> Vec<String> {
+    names_below(dir).unwrap()
+}
+
+#[tokio::test]
+async fn network_is_there_until_its_last_holder_has_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = bridges(dir.path());
+    let asked = network("n1", Some(SUBNETS[0]));
+    let first = all.acquire(id(1), &asked).await.unwrap();
+    assert_eq!(all.acquire(id(1), &asked).await.unwrap(), first);
+    assert_eq!(all.acquire(id(2), &asked).await.unwrap().name, first.name);
+    assert_eq!(dirs(dir.path()), [first.name.clone()]);
+    for (number, left) in [(3, 1), (1, 1), (1, 1), (2, 0), (2, 0)] {
+        all.release(id(number)).await.unwrap();
+        assert_eq!(dirs(dir.path()).len(), left, "{number}");
+    }
+    all.acquire(id(1), &network("n1", Some(SUBNETS[1]))).await.expect("the old addresses are forgotten");
+}
+
+#[tokio::test]
+async fn predecessors_networks_are_found_and_unused_ones_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = bridges(dir.path());
+    let held = all.acquire(id(1), &network("n1", Some(SUBNETS[0]))).await.unwrap();
+    let unused = all.acquire(id(2), &network("n2", None)).await.unwrap();
+    let holder = all.holders(&unused.name).join(id(2).to_string());
+    fs::remove_file(holder).unwrap();
+    // Killed before the file was written; and something that is none of ours.
+    fs::create_dir(dir.path().join("swy-0123456789a")).unwrap();
+    fs::create_dir(dir.path().join("other")).unwrap();
+
+    let all = bridges(dir.path());
+    assert_eq!(all.load().await.unwrap(), [id(1)]);
+    let mut left = dirs(dir.path());
+    left.sort();
+    assert_eq!(left, ["other", &held.name]);
+    let refused = all.acquire(id(3), &network("n1", Some(SUBNETS[1]))).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
+    all.acquire(id(3), &network("n1", Some(SUBNETS[0]))).await.unwrap();
+
+    // A damaged file is written again.
+    fs::write(all.file(&held.name), "{").unwrap();
+    let all = bridges(dir.path());
+    assert_eq!(all.load().await.unwrap(), [id(1), id(3)]);
+    let again = all.acquire(id(4), &network("n1", Some(SUBNETS[0]))).await.unwrap();
+    assert_eq!(again, held);
+    for number in [1, 3, 4] {
+        all.release(id(number)).await.unwrap();
+    }
+    assert_eq!(dirs(dir.path()), ["other"]);
+}
+
+#[tokio::test]
+async fn overlapping_networks_are_refused_and_leave_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = bridges(dir.path());
+    all.acquire(id(1), &network("n1", Some(SUBNETS[0]))).await.unwrap();
+    let text = async |subnet: &str| {
+        let refused = all.acquire(id(2), &network("n2", Some(subnet))).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
+        all.release(id(2)).await.unwrap();
+        refused.report()
+    };
+    let of_other = text("198.19.240.0/27").await;
+    assert!(
+        of_other.contains("is taken on this node: network \"name of n1\" has 198.19.240.0/28"),
+        "{of_other}"
+    );
+    let of_own = text("198.19.0.0/16").await;
+    assert!(of_own.contains("the gateway's own bridge swt-own has 198.19.241.0/24"), "{of_own}");
+    assert_eq!(dirs(dir.path()).len(), 1);
+    all.acquire(id(2), &network("n2", Some(SUBNETS[1]))).await.unwrap();
+    let chosen = all.acquire(id(3), &network("n3", None)).await.unwrap();
+    assert_ne!(chosen, all.acquire(id(3), &network("n4", None)).await.unwrap());
+}
