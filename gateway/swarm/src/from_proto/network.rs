@@ -1,10 +1,7 @@
 //! The network of a task, and the ports of the node that lead to it.
 
-use swarm::network_spec::ConfigFrom;
 use swarm::port_config;
-use switchyard_core::spec::{
-    HostPort, HostPorts, Link, NetworkName, PodNetwork, PortMapping, Protocol, SandboxNetwork,
-};
+use switchyard_core::spec::{HostPort, HostPorts, Link, PodNetwork, PortMapping, Protocol, SandboxNetwork};
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::check_count;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
@@ -12,20 +9,9 @@ use switchyard_proto::docker::swarmkit::v1 as swarm;
 use super::request::TaskRequest;
 use crate::plan::PublishedPort;
 
-/// The label of networks that every node has.
-const PREDEFINED: &str = "com.docker.swarm.predefined";
+mod attached;
 
-/// What a service can ask for, for errors.
-const SUPPORTED: &str = "there are the host's network, \"bridge\", and networks with the configuration of one of the node's own (--config-from)";
-
-/// What a task is attached to.
-#[derive(Debug)]
-enum AttachedNetwork {
-    /// The network of the host.
-    Host,
-    /// A network of this node.
-    Link(Link),
-}
+use attached::AttachedNetwork;
 
 /// The network of a task.
 #[derive(Debug)]
@@ -41,7 +27,7 @@ pub(super) struct TaskNetwork {
 pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
     let attached = match asked.task.networks.as_slice() {
         [] => AttachedNetwork::Link(Link::Bridge),
-        [attachment] => attached(attachment)?,
+        [attachment] => attached::network(attachment)?,
         [_, ..] => {
             let names: Vec<&str> = asked.task.networks.iter().map(name).collect();
             let why = "a task has one network here";
@@ -51,6 +37,11 @@ pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
     let ports = ports(asked.task.endpoint.as_ref())?;
     let spec = match attached {
         AttachedNetwork::Host => SandboxNetwork::Host,
+        AttachedNetwork::Link(Link::ClusterBridge(bridge)) if bridge.is_internal && !ports.is_empty() => {
+            let why =
+                "no port of the node leads into an internal network: publish none, or use another network";
+            return Err(Error::unimplemented(format!("endpoint.ports: network {:?}: {why}", bridge.name)));
+        }
         AttachedNetwork::Link(link) => {
             SandboxNetwork::Pod(PodNetwork { link, ports: mappings(&ports), ..PodNetwork::default() })
         }
@@ -92,55 +83,6 @@ fn name(attachment: &swarm::NetworkAttachment) -> &str {
     spec.and_then(|spec| spec.annotations.as_ref())
         .map(|annotations| annotations.name.as_str())
         .unwrap_or_default()
-}
-
-/// The network of this node that a network of the swarm is.
-fn attached(attachment: &swarm::NetworkAttachment) -> Result<AttachedNetwork> {
-    let swarm::NetworkAttachment {
-        network,
-        // Of overlay networks; aliases need a resolver of the network.
-        addresses: _,
-        aliases: _,
-        driver_attachment_opts: _,
-    } = attachment;
-    let field = "networks[0]";
-    let network = network.as_ref().ok_or_else(|| Error::invalid(field, "it is missing"))?;
-    let swarm::Network { id: _, meta: _, spec, driver_state, ipam: _, pending_delete: _, extra: _ } = network;
-    let spec = spec.clone().unwrap_or_default();
-    let swarm::NetworkSpec {
-        annotations,
-        driver_config,
-        ipv6_enabled: _,
-        internal: _,
-        ipam: _,
-        attachable: _,
-        ingress,
-        config_from,
-    } = spec;
-    let annotations = annotations.unwrap_or_default();
-    let driver = driver_state.as_ref().or(driver_config.as_ref()).map(|driver| driver.name.as_str());
-    let refused = |what: &str| {
-        let network = &annotations.name;
-        Err(Error::unimplemented(format!(
-            "{field}: network {network:?} {what} is not supported: {SUPPORTED}"
-        )))
-    };
-    if let Some(ConfigFrom::Network(config)) = config_from {
-        // Whatever driver it names: the configuration says which plugins there are.
-        let name = NetworkName::parse(
-            format_args!("{field}: the configuration of network {:?}", annotations.name),
-            &config,
-        )?;
-        return Ok(AttachedNetwork::Link(Link::Named(name)));
-    }
-    let is_predefined = annotations.labels.get(PREDEFINED).is_some_and(|value| value == "true");
-    match driver.unwrap_or_default() {
-        "host" if is_predefined => Ok(AttachedNetwork::Host),
-        "bridge" if is_predefined => Ok(AttachedNetwork::Link(Link::Bridge)),
-        "bridge" => refused("with a bridge of its own"),
-        _ if ingress => refused("for ports of the whole cluster (ingress)"),
-        driver => refused(&format!("with driver {driver:?}")),
-    }
 }
 
 fn ports(endpoint: Option<&swarm::Endpoint>) -> Result<Vec<PublishedPort>> {

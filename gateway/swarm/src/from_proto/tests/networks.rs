@@ -1,7 +1,7 @@
 //! Networks and ports.
 
 use swarm::network_spec::ConfigFrom;
-use switchyard_core::spec::{Link, NetworkName, PodNetwork, Protocol, SandboxNetwork};
+use switchyard_core::spec::{ClusterBridge, Link, NetworkName, PodNetwork, Protocol, SandboxNetwork};
 
 use super::*;
 
@@ -69,10 +69,11 @@ fn other_networks_are_refused_by_name() {
     };
     assert_eq!(
         text(vec![network("front", "overlay", false)]),
-        "networks[0]: network \"front\" with driver \"overlay\" is not supported: there are the host's network, \"bridge\", \
-         and networks with the configuration of one of the node's own (--config-from)"
+        "networks[0]: network \"front\" with driver \"overlay\" is not supported: there are the host's network, \
+         \"bridge\", bridge networks of the swarm, and networks with the configuration of one of the node's own \
+         (--config-from)"
     );
-    assert!(text(vec![network("b", "bridge", false)]).contains("\"b\" with a bridge of its own"));
+    assert!(text(vec![network("b", "macvlan", false)]).contains("\"b\" with driver \"macvlan\""));
     assert!(text(vec![network("host", "host", false)]).contains("with driver \"host\""));
     let mut ingress = network("ingress", "", false);
     ingress.network.as_mut().unwrap().spec.as_mut().unwrap().ingress = true;
@@ -82,61 +83,130 @@ fn other_networks_are_refused_by_name() {
     assert_eq!(refusal(&on(vec![Default::default()])).report(), "networks[0]: it is missing");
 }
 
-fn with_configuration(name: &str) -> swarm::NetworkAttachment {
-    let mut attachment = network("front", "bridge", false);
-    let spec = attachment.network.as_mut().and_then(|network| network.spec.as_mut());
-    spec.unwrap().config_from = Some(ConfigFrom::Network(name.into()));
-    attachment
+fn link_of(attachment: swarm::NetworkAttachment) -> Link {
+    match planned_task(&on(vec![attachment])).sandbox.network {
+        SandboxNetwork::Pod(PodNetwork { link, .. }) => link,
+        other => panic!("{other:?}"),
+    }
 }
 
-#[test]
-fn network_with_a_configuration_is_the_nodes_network_of_that_name() {
-    let made = planned_task(&published(vec![with_configuration("storage.v2_a-b")], vec![port(8080, 80, 1)]));
-    let SandboxNetwork::Pod(PodNetwork { link, ports, .. }) = made.sandbox.network else {
-        panic!("it has a network of its own")
-    };
-    assert_eq!(link, Link::Named(NetworkName::parse("name", "storage.v2_a-b").unwrap()));
-    assert_eq!(ports.len(), 1);
-    for name in ["", ".", "../10-test", "-x", "a/b", "a b", "a\0", "ä", &"x".repeat(129)] {
-        let error = refusal(&on(vec![with_configuration(name)]));
-        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        assert!(
-            error.report().starts_with("networks[0]: the configuration of network \"front\": "),
-            "{error:?}"
-        );
+fn bridge_of(attachment: swarm::NetworkAttachment) -> ClusterBridge {
+    match link_of(attachment) {
+        Link::ClusterBridge(bridge) => *bridge,
+        other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn ports_of_the_node_lead_into_the_task() {
-    let made = planned_task(&published(Vec::new(), vec![port(8080, 80, 1), port(0, 81, 1)]));
-    let numbers: Vec<_> =
-        made.ports.iter().map(|port| (port.published, port.target, port.protocol)).collect();
-    assert_eq!(numbers, [(Some(8080), 80, Protocol::Udp), (None, 81, Protocol::Udp)]);
-    let claimed: Vec<u16> = made.sandbox.host_ports.ports.iter().map(|port| port.port).collect();
-    assert_eq!(claimed, [8080]);
-    let SandboxNetwork::Pod(network) = made.sandbox.network else { panic!("it has a network of its own") };
-    assert_eq!(
-        (network.ports.len(), network.ports[0].host_port, network.ports[0].container_port),
-        (1, 8080, 80)
+fn bridge_network_of_the_swarm_has_its_addresses_and_options() {
+    let plain = bridge_of(own(|_| {}));
+    let id = NetworkName::parse("id", "ymkwbbwalorn3wk0pf1a1y09r").unwrap();
+    let expected = ClusterBridge {
+        id,
+        name: "back".into(),
+        addresses: None,
+        is_internal: false,
+        has_masquerade: true,
+        mtu: None,
+    };
+    assert_eq!(plain, expected);
+    let addresses = bridge_of(with_addresses("10.7.0.0/16", "10.7.5.0/24", "10.7.0.9")).addresses.unwrap();
+    let parts = (addresses.subnet().to_string(), addresses.gateway().to_string());
+    assert_eq!(parts, ("10.7.0.0/16".to_owned(), "10.7.0.9".to_owned()));
+    assert_eq!(addresses.range().map(ToString::to_string).as_deref(), Some("10.7.5.0/24"));
+    let internal = bridge_of(own(|network| network.spec.as_mut().unwrap().internal = true));
+    assert!(internal.is_internal);
+    assert_eq!(bridge_of(with_option("com.docker.network.driver.mtu", "1400")).mtu, Some(1400));
+    assert!(
+        !bridge_of(with_option("com.docker.network.bridge.enable_ip_masquerade", "false")).has_masquerade
+    );
+    assert!(bridge_of(with_option("com.docker.network.bridge.enable_icc", "true")).has_masquerade);
+    let mut named = own(|_| {});
+    named.network.as_mut().unwrap().spec.as_mut().unwrap().annotations.as_mut().unwrap().name =
+        "a\n".repeat(999);
+    assert_eq!(bridge_of(named).name, "a".repeat(64));
+}
+
+#[test]
+fn addresses_that_no_bridge_can_have_are_refused() {
+    let text = |attachment: swarm::NetworkAttachment| refusal(&on(vec![attachment])).report();
+    for subnet in
+        ["garbage", "10.1.0.0", "10.1.0.0/", "10.1.0.0/33", "10.1.0.0/-1", "/24", "10.1/16", "::/129"]
+    {
+        let told = text(with_addresses(subnet, "", ""));
+        assert!(
+            told.starts_with("networks[0].network.ipam: subnet: ") && told.contains("is no range"),
+            "{told}"
+        );
+    }
+    for (subnet, part) in [
+        ("0.0.0.0/0", "not within the private ranges"),
+        ("8.8.8.0/24", "not within the private ranges"),
+        ("127.0.0.0/8", "not within the private ranges"),
+        ("10.1.0.0/31", "/30 is the smallest"),
+        ("fd00::/64", "only IPv4 is supported"),
+    ] {
+        let told = text(with_addresses(subnet, "", ""));
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(text(with_addresses("10.1.0.0/24", "10.2.0.0/24", "")).contains("range: "));
+    assert!(text(with_addresses("10.1.0.0/24", "x", "")).contains("is no range"));
+    assert!(text(with_addresses("10.1.0.0/24", "", "10.1.0.255")).contains("gateway: 10.1.0.255"));
+    assert!(text(with_addresses("10.1.0.0/24", "", "x")).contains("the gateway \"x\" is no address"));
+    assert!(text(with_addresses("", "", "10.1.0.1")).contains("without a subnet"));
+    assert!(text(with_addresses(&"1".repeat(100_000), "", "")).len() < 200);
+    let many = swarm::IpamOptions { driver: None, configs: vec![Default::default(); 1_000] };
+    assert!(text(with_ipam(many)).contains("with 1000 subnets instead of one"));
+    let other = swarm::Driver { name: "dhcp".into(), ..Default::default() };
+    let told = text(with_ipam(swarm::IpamOptions { driver: Some(other), configs: Vec::new() }));
+    assert!(told.contains("addresses of the driver \"dhcp\""), "{told}");
+    let reserved = swarm::IpamConfig {
+        subnet: "10.1.0.0/24".into(),
+        reserved: [("a".to_owned(), "10.1.0.7".to_owned())].into(),
+        ..Default::default()
+    };
+    assert!(
+        text(with_ipam(swarm::IpamOptions { driver: None, configs: vec![reserved] })).contains("reserved")
     );
 }
 
 #[test]
-fn task_on_the_hosts_network_claims_what_it_listens_on() {
-    let host = vec![network("host", "host", true)];
-    let made = planned_task(&published(host, vec![port(8080, 80, 1), port(0, 81, 1)]));
-    let claimed: Vec<u16> = made.sandbox.host_ports.ports.iter().map(|port| port.port).collect();
-    assert_eq!(claimed, [80, 81]);
+fn what_a_bridge_network_cannot_have_is_refused_by_name() {
+    let text = |attachment: swarm::NetworkAttachment| refusal(&on(vec![attachment])).report();
+    for (key, value) in [
+        ("com.docker.network.bridge.name", "eth0"),
+        ("com.docker.network.bridge.enable_icc", "false"),
+        ("parent", "eth0"),
+    ] {
+        let told = text(with_option(key, value));
+        assert!(told.contains(&format!("with the option {key:?} as {value:?}")), "{told}");
+    }
+    for mtu in ["", "67", "65536", "-1", "many"] {
+        assert!(
+            text(with_option("com.docker.network.driver.mtu", mtu)).contains("is no MTU within 68..=65535")
+        );
+    }
+    let told = text(with_option("com.docker.network.bridge.enable_ip_masquerade", "yes"));
+    assert!(told.contains("is neither true nor false: \"yes\""), "{told}");
+    assert!(text(own(|network| network.spec.as_mut().unwrap().ipv6_enabled = true)).contains("with IPv6"));
+    let option = [("k".to_owned(), "v".to_owned())].into();
+    let attachment = swarm::NetworkAttachment { driver_attachment_opts: option, ..own(|_| {}) };
+    assert!(text(attachment).contains("with the option \"k\" of the service"));
+    let attachment = swarm::NetworkAttachment { addresses: vec!["10.1.0.7/24".into()], ..own(|_| {}) };
+    assert!(text(attachment).contains("with an address that is chosen"));
+    for id in ["", "../x", "a/b"] {
+        assert!(text(own(|network| network.id = id.into())).starts_with("networks[0].network.id: "), "{id}");
+    }
+    let internal = own(|network| network.spec.as_mut().unwrap().internal = true);
+    let told = refusal(&published(vec![internal], vec![port(8080, 80, 1)])).report();
+    assert!(told.contains("no port of the node leads into an internal network"), "{told}");
+    assert!(text(network("host", "host", false)).contains("with driver \"host\""));
 }
 
 #[test]
-fn ports_of_the_cluster_and_malformed_ones_are_refused() {
-    let text = |port: swarm::PortConfig| refusal(&published(Vec::new(), vec![port])).report();
-    assert!(text(port(80, 80, 0)).starts_with("endpoint.ports[0]: ports of the whole cluster (ingress)"));
-    assert_eq!(text(port(80, 0, 1)), "endpoint.ports[0].target_port: 0 is no port");
-    assert_eq!(text(port(70_000, 80, 1)), "endpoint.ports[0].published_port: 70000 is no port");
-    assert_eq!(text(port(80, 80, 7)), "endpoint.ports[0].publish_mode: 7 is not known");
-    let many = vec![port(0, 80, 1); 2_000];
-    assert!(refusal(&published(Vec::new(), many)).report().contains("may have 1024"));
+fn ports_lead_into_a_task_on_a_bridge_network() {
+    let made = planned_task(&published(vec![own(|_| {})], vec![port(8080, 80, 1)]));
+    let SandboxNetwork::Pod(network) = made.sandbox.network else { panic!("it has a network of its own") };
+    assert_eq!((network.ports.len(), network.ports[0].host_port), (1, 8080));
+    assert_eq!(made.sandbox.host_ports.ports.len(), 1);
 }

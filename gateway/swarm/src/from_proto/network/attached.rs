@@ -1,0 +1,205 @@
+//! A network that a service names.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use swarm::network_spec::ConfigFrom;
+use switchyard_core::spec::{BridgeAddresses, ClusterBridge, Link, NetworkName, Subnet};
+use switchyard_core::{Error, Result};
+use switchyard_proto::docker::swarmkit::v1 as swarm;
+
+/// The label of networks that every node has.
+const PREDEFINED: &str = "com.docker.swarm.predefined";
+
+/// What a service can ask for, for errors.
+const SUPPORTED: &str = "there are the host's network, \"bridge\", bridge networks of the swarm, and networks with the configuration of one of the node's own (--config-from)";
+
+/// The options of bridge networks that have an effect.
+const MTU: &str = "com.docker.network.driver.mtu";
+const MASQUERADE: &str = "com.docker.network.bridge.enable_ip_masquerade";
+/// Whether containers of the network reach each other, which they always do here.
+const COMMUNICATION: &str = "com.docker.network.bridge.enable_icc";
+
+/// The longest text that becomes an address or a range.
+const ADDRESS_MAX: usize = 64;
+
+/// The longest name of a network that is kept, in characters: it is for people.
+const NAME_MAX: usize = 64;
+
+/// The kernel's limits of an MTU.
+const MTU_RANGE: std::ops::RangeInclusive<u16> = 68..=65_535;
+
+/// A network, as its specification describes it.
+struct Named<'a> {
+    field: &'static str,
+    name: &'a str,
+    spec: &'a swarm::NetworkSpec,
+    options: BTreeMap<&'a str, &'a str>,
+}
+
+/// What a task is attached to.
+#[derive(Debug)]
+pub(super) enum AttachedNetwork {
+    /// The network of the host.
+    Host,
+    /// A network of this node.
+    Link(Link),
+}
+
+/// The network of this node that a network of the swarm is.
+pub(super) fn network(attachment: &swarm::NetworkAttachment) -> Result<AttachedNetwork> {
+    let swarm::NetworkAttachment {
+        network,
+        addresses,
+        // Names for other tasks, which need a resolver of the network.
+        aliases: _,
+        driver_attachment_opts,
+    } = attachment;
+    let field = "networks[0]";
+    let network = network.as_ref().ok_or_else(|| Error::invalid(field, "it is missing"))?;
+    let swarm::Network { id, meta: _, spec, driver_state, ipam, pending_delete: _, extra: _ } = network;
+    let none = swarm::NetworkSpec::default();
+    let spec = spec.as_ref().unwrap_or(&none);
+    let annotations = spec.annotations.clone().unwrap_or_default();
+    if let Some(ConfigFrom::Network(config)) = &spec.config_from {
+        // Whatever driver it names: the configuration says which plugins there are.
+        let name = NetworkName::parse(
+            format_args!("{field}: the configuration of network {:?}", annotations.name),
+            config,
+        )?;
+        return Ok(AttachedNetwork::Link(Link::Named(name)));
+    }
+    let is_predefined = annotations.labels.get(PREDEFINED).is_some_and(|value| value == "true");
+    let drivers = [spec.driver_config.as_ref(), driver_state.as_ref()];
+    let options = drivers.into_iter().flatten().flat_map(|driver| &driver.options);
+    let named = Named {
+        field,
+        name: annotations.name.as_str(),
+        spec,
+        options: options.map(|(key, value)| (key.as_str(), value.as_str())).collect(),
+    };
+    let driver = driver_state.as_ref().or(spec.driver_config.as_ref());
+    match driver.map(|driver| driver.name.as_str()).unwrap_or_default() {
+        "host" if is_predefined => return Ok(AttachedNetwork::Host),
+        "bridge" if is_predefined => return Ok(AttachedNetwork::Link(Link::Bridge)),
+        _ if spec.ingress => return Err(named.refused("for ports of the whole cluster (ingress)")),
+        "bridge" => {}
+        driver => return Err(named.refused(&format!("with driver {driver:?}"))),
+    }
+    if !addresses.is_empty() {
+        return Err(
+            named.refused(&format!("with an address that is chosen for the task ({})", addresses.len()))
+        );
+    }
+    if let Some(key) = driver_attachment_opts.keys().next() {
+        return Err(named.refused(&format!("with the option {key:?} of the service")));
+    }
+    let id = NetworkName::parse(format_args!("{field}.network.id"), id)?;
+    let of_state = ipam.as_ref().filter(|ipam| !ipam.configs.is_empty());
+    named.bridge(id, of_state.or(spec.ipam.as_ref())).map(AttachedNetwork::Link)
+}
+
+impl Named<'_> {
+    fn refused(&self, what: &str) -> Error {
+        let Named { field, name, .. } = self;
+        Error::unimplemented(format!("{field}: network {name:?} {what} is not supported: {SUPPORTED}"))
+    }
+
+    /// A bridge network of the swarm.
+    fn bridge(&self, id: NetworkName, ipam: Option<&swarm::IpamOptions>) -> Result<Link> {
+        let swarm::NetworkSpec {
+            annotations: _,
+            // Looked at before.
+            driver_config: _,
+            ipv6_enabled,
+            internal,
+            ipam: _,
+            // Whether containers beside services may join.
+            attachable: _,
+            ingress: _,
+            config_from: _,
+        } = self.spec;
+        if *ipv6_enabled {
+            return Err(self.refused("with IPv6"));
+        }
+        let mut mtu = None;
+        let mut has_masquerade = true;
+        for (key, value) in &self.options {
+            match *key {
+                MTU => mtu = Some(self.mtu(value)?),
+                MASQUERADE => has_masquerade = self.flag(key, value)?,
+                COMMUNICATION if self.flag(key, value)? => {}
+                key => return Err(self.refused(&format!("with the option {key:?} as {value:?}"))),
+            }
+        }
+        Ok(Link::ClusterBridge(Box::new(ClusterBridge {
+            id,
+            name: self.name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect(),
+            addresses: ipam.map(|ipam| self.addresses(ipam)).transpose()?.flatten(),
+            is_internal: *internal,
+            has_masquerade,
+            mtu,
+        })))
+    }
+
+    fn mtu(&self, value: &str) -> Result<u16> {
+        let mtu = value.parse().ok().filter(|mtu| MTU_RANGE.contains(mtu));
+        mtu.ok_or_else(|| {
+            let why =
+                format!("the option {MTU:?} of {:?} is no MTU within {MTU_RANGE:?}: {value:?}", self.name);
+            Error::invalid(self.field, why)
+        })
+    }
+
+    fn flag(&self, key: &str, value: &str) -> Result<bool> {
+        match value {
+            "true" | "1" => Ok(true),
+            "false" | "0" => Ok(false),
+            value => {
+                let why =
+                    format!("the option {key:?} of {:?} is neither true nor false: {value:?}", self.name);
+                Err(Error::invalid(self.field, why))
+            }
+        }
+    }
+
+    /// The addresses, if the swarm tells them.
+    fn addresses(&self, ipam: &swarm::IpamOptions) -> Result<Option<BridgeAddresses>> {
+        let field = format!("{}.network.ipam", self.field);
+        let swarm::IpamOptions { driver, configs } = ipam;
+        let swarm::Driver { name, options } = driver.clone().unwrap_or_default();
+        if !matches!(name.as_str(), "" | "default") || !options.is_empty() {
+            return Err(self.refused(&format!("with addresses of the driver {name:?}, or with its options")));
+        }
+        let config = match configs.as_slice() {
+            [] => return Ok(None),
+            [config] => config,
+            [_, ..] => {
+                return Err(self.refused(&format!("with {} subnets instead of one", configs.len())));
+            }
+        };
+        // The family is that of the subnet.
+        let swarm::IpamConfig { family: _, subnet, range, gateway, reserved } = config;
+        if !reserved.is_empty() {
+            return Err(self.refused("with reserved addresses"));
+        }
+        if [subnet, range, gateway].into_iter().any(|text| text.len() > ADDRESS_MAX) {
+            return Err(Error::invalid(field, format!("an address has more than {ADDRESS_MAX} bytes")));
+        }
+        if subnet.is_empty() {
+            return match range.is_empty() && gateway.is_empty() {
+                true => Ok(None),
+                false => Err(Error::invalid(field, "it has a range or a gateway without a subnet")),
+            };
+        }
+        let range = (!range.is_empty()).then(|| range.parse::<Subnet>()).transpose();
+        let gateway = match gateway.as_str() {
+            "" => None,
+            text => Some(text.parse::<IpAddr>().map_err(|fault| {
+                Error::invalid(&field, format!("the gateway {text:?} is no address")).with_source(fault)
+            })?),
+        };
+        let made = subnet.parse::<Subnet>().and_then(|subnet| BridgeAddresses::new(subnet, range?, gateway));
+        made.map(Some).map_err(|error| error.context(field))
+    }
+}
