@@ -48,8 +48,16 @@ fn every_step_has_a_kill_test() {
     for (operation, facts) in in_the_guest {
         assert!(include_str!("../run").contains(facts), "tests/run has no{facts}: no kill at {operation:?}");
     }
-    // `swarm::kills` kills another process than the daemon, and `swarm::logs` a daemon in a swarm.
-    let others = [Operation::FirstStart, Operation::JoinSwarm, Operation::LeaveSwarm, Operation::RotateLog];
+    // `swarm::kills` kills another process than the daemon, and `swarm::logs` and `swarm::bridges` a daemon in a
+    // swarm.
+    let others = [
+        Operation::FirstStart,
+        Operation::JoinSwarm,
+        Operation::LeaveSwarm,
+        Operation::RotateLog,
+        Operation::HoldClusterBridge,
+        Operation::LeaveClusterBridge,
+    ];
     let elsewhere = in_the_guest.map(|(operation, _)| operation);
     let elsewhere = elsewhere.into_iter().chain(others).flat_map(Operation::steps);
     let played: BTreeSet<Step> = played.chain(elsewhere.copied()).collect();

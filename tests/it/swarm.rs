@@ -4,6 +4,7 @@ use switchyard_swarm::NodeFacts;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::agent::TestAgent;
 
+mod bridges;
 mod daemon;
 mod devices;
 mod failover;

@@ -1,0 +1,241 @@
+//! Bridge networks of a swarm: what tasks on them reach, and that neither bridge nor address is left.
+
+use std::fs;
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::net::if_::if_nametoindex;
+use swarm::TaskState;
+use swarm::task_status::RuntimeStatus;
+use switchyard_core::id::Owner;
+use switchyard_proto::docker::swarmkit::v1 as swarm;
+use switchyard_steps::{Operation, Step};
+use switchyard_swarm::Change;
+use switchyard_tests::backend_fixture::BackendFixture;
+use switchyard_tests::host::eventually;
+use switchyard_tests::network::TestNetwork;
+use switchyard_tests::prereq;
+use switchyard_tests::swarm::SwarmCluster;
+use switchyard_tests::swarm::worker::SwarmWorker;
+
+use super::services::{objects, registry, tasks};
+use super::tasks::{LIMIT, SwarmNode, assigned, task};
+
+/// How long one try of a connection may take.
+const TRY: Duration = Duration::from_secs(2);
+
+/// Answers every connection to port 80 with a greeting.
+const SERVE: &str = "while true; do echo hello | nc -l -p 80; done";
+
+/// A network of the swarm with this driver's specification.
+fn network(id: &str, change: impl FnOnce(&mut swarm::NetworkSpec)) -> swarm::NetworkAttachment {
+    let annotations = Some(swarm::Annotations { name: format!("net-{id}"), ..Default::default() });
+    let mut spec = swarm::NetworkSpec { annotations, ..Default::default() };
+    change(&mut spec);
+    let network = swarm::Network {
+        id: id.to_owned(),
+        spec: Some(spec),
+        driver_state: Some(swarm::Driver { name: "bridge".into(), ..Default::default() }),
+        ..Default::default()
+    };
+    swarm::NetworkAttachment { network: Some(network), ..Default::default() }
+}
+
+fn with_subnet(subnet: &str) -> Option<swarm::IpamOptions> {
+    let config = swarm::IpamConfig { subnet: subnet.to_owned(), ..Default::default() };
+    Some(swarm::IpamOptions { driver: None, configs: vec![config] })
+}
+
+fn on(task: swarm::Task, network: &swarm::NetworkAttachment) -> swarm::Task {
+    swarm::Task { networks: vec![network.clone()], ..task }
+}
+
+/// The address of a task.
+fn address(node: &SwarmNode, id: &str) -> Ipv4Addr {
+    let scope = node.gateway.scope(Owner::Swarm);
+    let task = scope.task_named(id).expect("names are unique").expect("it is there");
+    let sandbox = scope.sandbox(&task.sandbox.to_string()).expect("it has a sandbox");
+    match sandbox.details.ips.as_slice() {
+        [IpAddr::V4(address)] => *address,
+        other => panic!("its addresses are {other:?}"),
+    }
+}
+
+/// The bridges of clusters that a run directory knows.
+fn bridges(run: &Path) -> Vec<String> {
+    let entries = fs::read_dir(run.join("networks")).expect("the directory is there").flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// The packet rules that name this.
+fn rules(part: &str) -> Vec<String> {
+    rules_by(Command::new(prereq::require("iptables-save", "iptables")), part)
+}
+
+fn rules_by(mut iptables_save: Command, part: &str) -> Vec<String> {
+    let saved = iptables_save.output().expect("it was found");
+    let text = String::from_utf8_lossy(&saved.stdout).into_owned();
+    text.lines().filter(|line| line.starts_with("-A ") && line.contains(part)).map(str::to_owned).collect()
+}
+
+fn greeting(address: SocketAddr) -> Option<String> {
+    let mut text = String::new();
+    let mut stream = TcpStream::connect_timeout(&address, TRY).ok()?;
+    stream.set_read_timeout(Some(TRY)).ok()?;
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_of_a_network_reach_each_other_and_its_bridge_goes_with_the_last() {
+    let world = tokio::task::block_in_place(BackendFixture::new);
+    let node = SwarmNode::over(&world).await;
+    let free = TestNetwork::new("own", &world.root().path().join("own"));
+    let run = world.root().run();
+    let back = network("ymkwbbwalorn3wk0pf1a1y09r", |spec| spec.ipam = with_subnet(&free.subnet()));
+
+    let mut server = on(task(&world, "t1", SERVE, |_| {}), &back);
+    let port = swarm::PortConfig { target_port: 80, publish_mode: 1, ..Default::default() };
+    server.endpoint = Some(swarm::Endpoint { ports: vec![port], ..Default::default() });
+    node.apply(true, vec![assigned(server)]).await;
+    let status = node.reported("t1", TaskState::Running).await;
+    let server = address(&node, "t1");
+    assert!(free.contains(server), "{server} is not of {}", free.subnet());
+    let port = status.port_status.expect("it has a port").ports[0].published_port;
+    let Some(RuntimeStatus::Container(_)) = status.runtime_status else { panic!("it has no container") };
+    let published = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(port).expect("it is a port")));
+    let is_greeted = || greeting(published).as_deref() == Some("hello\n");
+    assert!(tokio::task::block_in_place(|| eventually(LIMIT, is_greeted)), "nobody answers on {published}");
+
+    let ask = format!("until nc -w 2 {server} 80 </dev/null; do sleep 0.2; done; ip route; exec sleep 1000");
+    node.apply(false, vec![assigned(on(task(&world, "t2", &ask, |_| {}), &back))]).await;
+    let log = node.log(&world, "t2", "default via").await;
+    assert!(log.contains(" hello\n") && log.contains(&format!("default via {}", free.gateway())), "{log}");
+    let [bridge] = &bridges(&run)[..] else { panic!("{:?}", bridges(&run)) };
+    assert!(if_nametoindex(bridge.as_str()).is_ok(), "{bridge}");
+
+    // Another network may not have its addresses.
+    let other = network("other", |spec| spec.ipam = with_subnet(&free.subnet()));
+    node.apply(false, vec![assigned(on(task(&world, "t3", "true", |_| {}), &other))]).await;
+    let refused = node.reported("t3", TaskState::Rejected).await;
+    let expected = format!("\"net-other\": {0} is taken on this node: network \"net-", free.subnet());
+    assert!(refused.err.contains(&expected), "{}", refused.err);
+
+    node.apply(false, vec![Change::TaskGone("t1".into()), Change::TaskGone("t3".into())]).await;
+    let gone = || node.gateway.scope(Owner::Swarm).task_named("t1").expect("names are unique").is_none();
+    assert!(tokio::task::block_in_place(|| eventually(LIMIT, gone)), "t1 stays");
+    assert!(if_nametoindex(bridge.as_str()).is_ok(), "t2 still has it");
+    node.apply(false, vec![Change::TaskGone("t2".into())]).await;
+    assert!(tokio::task::block_in_place(|| eventually(LIMIT, || bridges(&run).is_empty())), "{bridge} stays");
+    assert!(if_nametoindex(bridge.as_str()).is_err(), "{bridge} stays");
+    let address = server.to_string();
+    assert_eq!([rules(bridge), rules(&format!("{address}/32"))], [const { Vec::<String>::new() }; 2]);
+    node.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn internal_network_leads_nowhere_and_one_without_a_subnet_has_free_addresses() {
+    let world = tokio::task::block_in_place(BackendFixture::new);
+    let node = SwarmNode::over(&world).await;
+    // The id is random, so that tests that run at the same time seldom begin at the same addresses.
+    let random = world.root().path().file_name().expect("it has a name").to_string_lossy().into_owned();
+    let random: String = random.chars().filter(char::is_ascii_alphanumeric).collect();
+    let internal = network(&random, |spec| spec.internal = true);
+    let script = "ip route; echo end; exec sleep 1000";
+    for id in ["t1", "t2"] {
+        node.apply(false, vec![assigned(on(task(&world, id, script, |_| {}), &internal))]).await;
+        let log = node.log(&world, id, " end").await;
+        assert!(log.contains(" 172.29.") && !log.contains("default"), "{log}");
+    }
+    let [one, two] = ["t1", "t2"].map(|id| address(&node, id));
+    assert_eq!(one.octets()[..3], two.octets()[..3]);
+    node.end().await;
+    assert_eq!(bridges(&world.root().run()), Vec::<String>::new());
+}
+
+/// Creates a service on this network, on the worker.
+fn create_on(cluster: &SwarmCluster, name: &str, network: &str, image: &str, script: &str) {
+    let options = ["service", "create", "--detach", "--no-resolve-image", "--restart-delay", "500ms"];
+    let place = ["--constraint", "node.role==worker", "--network", network, "--name", name];
+    cluster.docker(&[&options[..], &place, &[image, "sh", "-c", script]].concat());
+}
+
+/// The bridges of clusters in the network namespace of the worker.
+fn devices(cluster: &SwarmCluster) -> Vec<String> {
+    let ip = prereq::require("ip", "iproute2");
+    let listed = cluster.inside(&ip).args(["-brief", "link", "show", "type", "bridge"]).output();
+    let text = String::from_utf8(listed.expect("it was found").stdout).expect("it is text");
+    text.lines().filter(|line| line.starts_with("swy-")).map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn wait_running(cluster: &SwarmCluster, service: &str) {
+    let runs = || tasks(cluster, service).iter().any(|task| task.contains(" Running "));
+    cluster.wait_until("the task runs", runs);
+}
+
+#[track_caller]
+fn remove(cluster: &SwarmCluster, worker: &SwarmWorker, service: &str) {
+    cluster.docker(&["service", "rm", service]);
+    cluster.wait_until("its tasks are removed", || objects(worker).is_empty());
+}
+
+#[test]
+fn network_that_a_manager_creates_is_made_on_the_node() {
+    let cluster = SwarmCluster::new();
+    let (_registry, image) = registry(&cluster);
+    let worker = SwarmWorker::start(&cluster, |_| String::new());
+    worker.join(&cluster, &cluster.token("worker"));
+    let create = ["network", "create", "--driver", "bridge", "--scope", "swarm"];
+    cluster.docker(&[&create[..], &["--subnet", "10.7.7.0/24", "--gateway", "10.7.7.9", "back"]].concat());
+    let show = "ip -4 addr show dev eth0; ip route; exec sleep 1000";
+    create_on(&cluster, "own", "back", &image, show);
+    wait_running(&cluster, "own");
+    let log = worker.output(&["logs", "own.1"]);
+    assert!(log.contains("inet 10.7.7.") && log.contains("default via 10.7.7.9"), "{log}");
+    assert_eq!(devices(&cluster).len(), 1);
+    remove(&cluster, &worker, "own");
+    assert_eq!(devices(&cluster), Vec::<String>::new());
+}
+
+#[test]
+fn neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or_a_removal() {
+    let cluster = SwarmCluster::new();
+    let (_registry, image) = registry(&cluster);
+    let mut worker = SwarmWorker::start(&cluster, |_| String::new());
+    worker.join(&cluster, &cluster.token("worker"));
+    let create = ["network", "create", "--driver", "bridge", "--scope", "swarm", "--subnet", "10.7.7.0/24"];
+    cluster.docker(&[&create[..], &["back"]].concat());
+    let begins = Operation::HoldClusterBridge.steps().iter().map(|step| (*step, 1));
+    let plugins = (1..=3).map(|nth| (Step::PluginAdded, nth));
+    for (number, kill) in begins.chain(plugins).enumerate() {
+        let service = format!("begun{number}");
+        worker.daemon().kill_at(&[kill]);
+        create_on(&cluster, &service, "back", &image, "exec sleep 1000");
+        worker.daemon().wait_killed();
+        worker.daemon().restart();
+        wait_running(&cluster, &service);
+        assert_eq!(devices(&cluster).len(), 1, "{kill:?}");
+        remove(&cluster, &worker, &service);
+        assert_eq!((devices(&cluster), bridges(&worker.root().run())), (Vec::new(), Vec::new()), "{kill:?}");
+    }
+    let ends = Operation::LeaveClusterBridge.steps().iter().map(|step| (*step, 1));
+    for (number, kill) in ends.chain([(Step::PluginDeleted, 2)]).enumerate() {
+        let service = format!("ended{number}");
+        create_on(&cluster, &service, "back", &image, "exec sleep 1000");
+        wait_running(&cluster, &service);
+        worker.daemon().kill_at(&[kill]);
+        cluster.docker(&["service", "rm", &service]);
+        worker.daemon().wait_killed();
+        worker.daemon().restart();
+        cluster.wait_until("its tasks are removed", || objects(&worker).is_empty());
+        let is_clean = || devices(&cluster).is_empty() && bridges(&worker.root().run()).is_empty();
+        assert!(eventually(LIMIT, is_clean), "{kill:?}: {:?}", devices(&cluster));
+    }
+    let iptables_save = prereq::require("iptables-save", "iptables");
+    let left = ["swy-", " 10.7.7."].map(|part| rules_by(cluster.inside(&iptables_save), part));
+    assert_eq!(left, [const { Vec::<String>::new() }; 2]);
+}
