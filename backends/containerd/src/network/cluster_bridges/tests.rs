@@ -41,7 +41,7 @@ async fn network_is_there_until_its_last_holder_has_left() {
     let first = all.acquire(id(1), &asked).await.unwrap();
     assert_eq!(all.acquire(id(1), &asked).await.unwrap(), first);
     assert_eq!(all.acquire(id(2), &asked).await.unwrap().name, first.name);
-    assert_eq!(dirs(dir.path()), [first.name.clone()]);
+    assert_eq!(dirs(dir.path()), [first.name.as_str()]);
     for (number, left) in [(3, 1), (1, 1), (1, 1), (2, 0), (2, 0)] {
         all.release(id(number)).await.unwrap();
         assert_eq!(dirs(dir.path()).len(), left, "{number}");

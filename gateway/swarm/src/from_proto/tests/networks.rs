@@ -84,17 +84,15 @@ fn other_networks_are_refused_by_name() {
 }
 
 fn link_of(attachment: swarm::NetworkAttachment) -> Link {
-    match planned_task(&on(vec![attachment])).sandbox.network {
-        SandboxNetwork::Pod(PodNetwork { link, .. }) => link,
-        other => panic!("{other:?}"),
-    }
+    let made = planned_task(&on(vec![attachment])).sandbox.network;
+    let SandboxNetwork::Pod(PodNetwork { link, .. }) = made else { panic!("{made:?}") };
+    link
 }
 
 fn bridge_of(attachment: swarm::NetworkAttachment) -> ClusterBridge {
-    match link_of(attachment) {
-        Link::ClusterBridge(bridge) => *bridge,
-        other => panic!("{other:?}"),
-    }
+    let made = link_of(attachment);
+    let Link::ClusterBridge(bridge) = made else { panic!("{made:?}") };
+    *bridge
 }
 
 #[test]
