@@ -163,6 +163,7 @@ fn secrets_of_clients_are_in_no_output_page_or_log() {
         "/metrics/containers",
         "/v1/objects",
         "/v1/images",
+        "/v1/volumes",
         &format!("/v1/inspect?name={container}"),
         "/v1/devices",
         "/v1/operations",

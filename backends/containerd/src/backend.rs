@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use switchyard_core::backend::{
     Backend, BackendObserver, BackendStatus, CgroupDriver, CheckpointBackend, ExecBackend, ExecProcess,
-    Handler, Inspection, Recovered, SandboxBackend, SandboxDetails, SandboxStats, Started, StatsBackend,
-    TaskBackend, TaskDetails, VolumeBackend,
+    Handler, Inspection, NamedVolume, Recovered, SandboxBackend, SandboxDetails, SandboxStats, Started,
+    StatsBackend, TaskBackend, TaskDetails, VolumeBackend,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
@@ -285,5 +285,9 @@ impl StatsBackend for Containerd {
 impl VolumeBackend for Containerd {
     async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
         self.parts.storage.remove_volume(owner, name).await
+    }
+
+    async fn volumes(&self) -> Result<Vec<NamedVolume>> {
+        self.parts.storage.list_volumes().await
     }
 }

@@ -236,10 +236,16 @@ pub async fn volume_in_use_is_not_removed(fixture: &dyn Fixture) {
     assert_eq!(refused(test.backend.remove_volume(owner, "data").await), ErrorKind::FailedPrecondition);
     test.reopen().await;
     assert_eq!(refused(test.backend.remove_volume(owner, "data").await), ErrorKind::FailedPrecondition);
+    let listed = async || {
+        let volumes = test.backend.volumes().await.expect("list the volumes");
+        volumes.into_iter().find(|volume| volume.owner == owner && volume.name == "data")
+    };
+    assert_eq!(listed().await.expect("it is listed").tasks, [id]);
     test.backend.remove_task(id).await.expect("remove");
     for _ in 0..2 {
         test.backend.remove_volume(owner, "data").await.expect("remove the volume");
     }
+    assert_eq!(listed().await, None);
     assert_eq!(refused(test.backend.remove_volume(owner, "../data").await), ErrorKind::InvalidArgument);
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use switchyard_core::backend::{
-    Backend, BackendStatus, CheckpointBackend, ExecBackend, ExecProcess, Handler, Inspection, Recovered,
-    SandboxBackend, SandboxDetails, SandboxStats, Started, StatsBackend, TaskBackend, TaskDetails,
+    Backend, BackendStatus, CheckpointBackend, ExecBackend, ExecProcess, Handler, Inspection, NamedVolume,
+    Recovered, SandboxBackend, SandboxDetails, SandboxStats, Started, StatsBackend, TaskBackend, TaskDetails,
     VolumeBackend,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
@@ -319,5 +319,9 @@ impl StatsBackend for Fake {
 impl VolumeBackend for Fake {
     async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
         self.session.act(Method::RemoveVolume, name, || self.world.lock().remove_volume(owner, name)).await
+    }
+
+    async fn volumes(&self) -> Result<Vec<NamedVolume>> {
+        Ok(self.world.lock().volumes())
     }
 }

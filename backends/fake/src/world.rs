@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, MutexGuard};
-use switchyard_core::backend::{Recovered, ResolvedUser, SandboxDetails, Started, TaskDetails};
+use switchyard_core::backend::{NamedVolume, Recovered, ResolvedUser, SandboxDetails, Started, TaskDetails};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::spec::{
@@ -395,6 +395,24 @@ impl State {
             Some((id, _)) => Err(Error::failed_precondition(format!("volume {name:?} is used by task {id}"))),
             None => Ok(()),
         }
+    }
+
+    /// The volumes that tasks have: there are no others here.
+    pub(crate) fn volumes(&self) -> Vec<NamedVolume> {
+        let mut users: BTreeMap<(&str, &str), NamedVolume> = BTreeMap::new();
+        for (id, task) in &self.tasks {
+            for name in &task.volumes {
+                let owner = task.meta.owner;
+                let known = users.entry((owner.as_str(), name)).or_insert_with(|| NamedVolume {
+                    owner,
+                    name: name.clone(),
+                    created_at: None,
+                    tasks: Vec::new(),
+                });
+                known.tasks.push(*id);
+            }
+        }
+        users.into_values().collect()
     }
 
     pub(crate) fn update_task(&mut self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {

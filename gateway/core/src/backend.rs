@@ -145,6 +145,19 @@ pub struct Handler {
     pub user_namespaces: bool,
 }
 
+/// A named volume of the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedVolume {
+    /// Whose it is.
+    pub owner: Owner,
+    /// Its name among the owner's volumes.
+    pub name: String,
+    /// When it was made; `None` if the file system does not tell.
+    pub created_at: Option<SystemTime>,
+    /// The tasks that have it, which may have ended.
+    pub tasks: Vec<TaskId>,
+}
+
 /// The result of creating a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SandboxDetails {

@@ -16,6 +16,8 @@
 //! | `/v1/containers?owner=…` | a [`ContainersView`](crate::status::ContainersView) as JSON: counters of running tasks; on the unix socket only |
 //! | `/v1/devices?owner=…` | a [`DevicesView`](crate::status::DevicesView) as JSON; on the unix socket only |
 //! | `DELETE /v1/devices/leases/{token}` | ends a lease that no sandbox uses, 204; on the unix socket only |
+//! | `/v1/volumes?owner=…` | [`VolumeView`](crate::status::VolumeView)s as JSON; on the unix socket only |
+//! | `DELETE /v1/volumes/{owner}/{name}` | removes a named volume that no task has, 204; on the unix socket only |
 //! | `/v1/swarm` | a [`SwarmView`](crate::status::SwarmView) as JSON: the node's part in a Docker swarm; on the unix socket only |
 //! | `POST /v1/swarm/join` | joins a swarm, as the JSON in the body says: the same, or 202 while it goes on; on the unix socket only |
 //! | `DELETE /v1/swarm` | leaves the swarm: likewise; on the unix socket only |

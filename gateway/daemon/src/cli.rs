@@ -34,6 +34,7 @@ mod restart;
 mod settings;
 mod swarm;
 mod top;
+mod volumes;
 mod watch;
 
 /// The exit status for wrong usage.
@@ -83,6 +84,9 @@ enum CliCommand {
     Inspect(inspect::InspectArgs),
     /// List the images of the node, with who holds them and how many tasks use them.
     Images(watch::ListArgs),
+    /// List named volumes, or remove those that no task has.
+    #[command(subcommand)]
+    Volume(volumes::VolumeCommand),
     /// Show what happened lately: sandboxes and tasks that began or ended, and requests that were refused.
     Events(events::EventsArgs),
     /// Print the output of a task: all of it, its end, or what is written from now on.
@@ -252,6 +256,7 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Ps(args) => block_on(ps::ps(&args))??,
         CliCommand::Inspect(args) => return Ok(block_on(inspect::inspect(&args))??),
         CliCommand::Images(args) => block_on(images::images(&args))??,
+        CliCommand::Volume(command) => block_on(volumes::volumes(&command))??,
         CliCommand::Events(args) => block_on(events::events(&args))??,
         CliCommand::Logs(args) => return Ok(block_on(logs::logs(&args))??),
         CliCommand::Top(args) => block_on(top::top(&args))??,

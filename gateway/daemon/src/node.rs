@@ -26,7 +26,7 @@ use crate::managed::restart::{RestartError, RestartReport, Restarter};
 use crate::programs::{self, ProgramView};
 use crate::status::{
     Condition, ContainerReading, DevicesView, Disclosure, ImageView, InspectionView, Objects, Part,
-    StatusSource, TaskLogView,
+    StatusSource, TaskLogView, VolumeView,
 };
 use crate::{container_metrics, inspect, task_logs, wiring};
 
@@ -281,6 +281,24 @@ impl StatusSource for Node {
 
     fn images(&self) -> BoxFuture<'_, switchyard_core::Result<Vec<ImageView>>> {
         Box::pin(async move { inspect::images(self.gateway()?).await })
+    }
+
+    fn volumes(&self) -> BoxFuture<'_, switchyard_core::Result<Vec<VolumeView>>> {
+        Box::pin(
+            async move { Ok(self.gateway()?.volumes().await?.into_iter().map(VolumeView::from).collect()) },
+        )
+    }
+
+    fn remove_volume(&self, owner: Owner, name: String) -> BoxFuture<'_, switchyard_core::Result<()>> {
+        Box::pin(async move {
+            let gateway = self.gateway()?;
+            // The removal of one that does not exist succeeds, and the name may be misspelt.
+            if !gateway.volumes().await?.iter().any(|volume| volume.owner == owner && volume.name == name) {
+                let why = format!("{owner} has no volume {name:?}: `switchyard volume ls` lists them");
+                return Err(switchyard_core::Error::not_found(why));
+            }
+            gateway.scope(owner).remove_volume(name).await
+        })
     }
 
     fn devices(&self) -> DevicesView {

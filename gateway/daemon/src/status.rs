@@ -30,6 +30,7 @@ mod plugins;
 mod selection;
 mod swarm;
 mod time;
+mod volumes;
 
 pub use config::{ConfigView, RefusedReloadView, ReloadCounts};
 pub use containers::{
@@ -51,6 +52,7 @@ pub use plugins::{ErrorView, HostView, PluginView};
 pub use selection::{Candidate, ObjectId, OfSeveral, select};
 pub use swarm::{DepartureView, SwarmView};
 pub use time::rfc3339;
+pub use volumes::VolumeView;
 
 /// A part of the daemon, or a process it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,6 +144,12 @@ pub trait StatusSource: Send + Sync + 'static {
 
     /// The images, with their holders and users. It may be dropped at any time.
     fn images(&self) -> BoxFuture<'_, switchyard_core::Result<Vec<ImageView>>>;
+
+    /// The named volumes, with the tasks that have them.
+    fn volumes(&self) -> BoxFuture<'_, switchyard_core::Result<Vec<VolumeView>>>;
+
+    /// Removes a named volume that no task has.
+    fn remove_volume(&self, owner: Owner, name: String) -> BoxFuture<'_, switchyard_core::Result<()>>;
 
     /// Devices and host ports, with their holders.
     fn devices(&self) -> DevicesView;

@@ -115,3 +115,31 @@ fn ends_of_tasks_are_told_in_the_words_of_docker() {
     worker.output(&["swarm", "leave"]);
     assert_eq!(objects(&worker), []);
 }
+
+#[test]
+fn volume_stays_after_its_service_until_an_operator_removes_it() {
+    let cluster = SwarmCluster::new();
+    let (_registry, image) = registry(&cluster);
+    let worker = SwarmWorker::start(&cluster, |_| String::new());
+    worker.join(&cluster, &cluster.token("worker"));
+    let mount = ["--mount", "type=volume,source=data,target=/data"];
+    create(&cluster, "web", &mount, &image, "echo kept >/data/file; exec sleep 1000");
+    cluster
+        .wait_until("the task runs", || tasks(&cluster, "web").iter().any(|task| task.contains(" Running ")));
+    let list = worker.output(&["volume", "ls"]);
+    let has_user = list.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        matches!(words[..], ["swarm", "data", _, task] if task.len() == 13)
+    });
+    assert!(has_user, "{list}");
+    let refused = worker.refusal(&["volume", "rm", "data"]);
+    assert!(refused.contains("volume \"data\" is used by task "), "{refused}");
+    cluster.docker(&["service", "rm", "web"]);
+    cluster.wait_until("its task is removed", || objects(&worker).is_empty());
+    let file = worker.root().state().join("volumes/swarm/data/file");
+    assert_eq!(fs::read_to_string(&file).expect("it is kept"), "kept\n");
+    assert_eq!(worker.output(&["volume", "rm", "data"]), "removed data\n");
+    assert!(!file.exists());
+    let refused = worker.refusal(&["volume", "rm", "data"]);
+    assert!(refused.contains("swarm has no volume \"data\""), "{refused}");
+}

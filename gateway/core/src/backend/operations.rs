@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 
-use super::{ExecProcess, Inspection, SandboxDetails, SandboxStats, Started, TaskDetails};
+use super::{ExecProcess, Inspection, NamedVolume, SandboxDetails, SandboxStats, Started, TaskDetails};
 use crate::error::{Error, Result};
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate};
@@ -247,4 +247,10 @@ pub trait VolumeBackend: Send + Sync {
     /// `InvalidArgument` if `name` cannot be the name of a volume; `FailedPrecondition` while a task has the
     /// volume.
     async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()>;
+
+    /// The volumes of all owners, ordered by owner and name.
+    ///
+    /// # Errors
+    /// `Internal` if they cannot be listed.
+    async fn volumes(&self) -> Result<Vec<NamedVolume>>;
 }

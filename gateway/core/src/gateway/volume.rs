@@ -1,8 +1,20 @@
 //! Volumes, which outlive the tasks that use them.
 
-use super::Scope;
+use super::{Gateway, Scope};
+use crate::backend::NamedVolume;
 use crate::error::Result;
 use crate::operation::{OperationKind, Subject};
+
+impl Gateway {
+    /// The volumes of all owners, ordered by owner and name. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery; `Internal` if they cannot be listed.
+    pub async fn volumes(&self) -> Result<Vec<NamedVolume>> {
+        self.ready()?;
+        self.shared.backend.volumes().await
+    }
+}
 
 impl Scope {
     /// Removes a volume of this owner. Idempotent. Cancel-safe: the work continues.

@@ -1,23 +1,32 @@
-//! The pages about objects: sandboxes and tasks, one of them with all that is known of it, images, and devices.
+//! The pages about objects: sandboxes and tasks, one of them with all that is known of it, images, volumes, and devices.
+
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{delete, get};
 use serde::Deserialize;
 use switchyard_core::id::Owner;
+use switchyard_core::spec::is_volume_name;
+use tokio::time::timeout;
 
 use super::answers::{json, status_of, text};
 use super::{ListenerPages, access, owner_named};
 use crate::status::{Disclosure, ImageView};
+
+/// How long an answer waits for the removal of a volume, which goes on after that.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(20);
 
 pub(super) fn routes() -> Router<ListenerPages> {
     Router::new()
         .route("/v1/objects", get(objects))
         .route("/v1/inspect", get(inspect))
         .route("/v1/images", get(images))
+        .route("/v1/volumes", get(volumes))
+        .route("/v1/volumes/{owner}/{name}", delete(remove_volume))
         .route("/v1/devices", get(devices))
 }
 
@@ -84,6 +93,45 @@ async fn images(
             json(&images.into_iter().filter(wanted).collect::<Vec<_>>())
         }
         Err(error) => text(status_of(error.kind()), format!("{}\n", error.report())),
+    }
+}
+
+async fn volumes(
+    State(pages): State<ListenerPages>,
+    query: Result<Query<OwnerQuery>, QueryRejection>,
+) -> Response {
+    let owner = match owner_of(query) {
+        Ok(owner) => owner,
+        Err(why) => return refused(&why),
+    };
+    match pages.admin.source.volumes().await {
+        Ok(mut volumes) => {
+            volumes.retain(|volume| owner.is_none_or(|owner| volume.owner == owner.as_str()));
+            json(&volumes)
+        }
+        Err(error) => text(status_of(error.kind()), format!("{}\n", error.report())),
+    }
+}
+
+async fn remove_volume(
+    State(pages): State<ListenerPages>,
+    Path((owner, name)): Path<(String, String)>,
+) -> Response {
+    let owner = match owner_named(&owner) {
+        Ok(owner) => owner,
+        Err(why) => return refused(&why),
+    };
+    if !is_volume_name(&name) {
+        let shown: String = name.chars().take(100).collect();
+        return refused(&format!("{shown:?} is no name of a volume"));
+    }
+    match timeout(REMOVAL_LIMIT, pages.admin.source.remove_volume(owner, name)).await {
+        Ok(Ok(())) => text(StatusCode::NO_CONTENT, String::new()),
+        Ok(Err(error)) => text(status_of(error.kind()), format!("{}\n", error.report())),
+        Err(_) => {
+            let why = format!("the volume is not removed after {REMOVAL_LIMIT:?}: the removal goes on\n");
+            text(StatusCode::GATEWAY_TIMEOUT, why)
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use switchyard::programs::ProgramView;
 use switchyard::reload::Reloader;
 use switchyard::status::{
     Condition, ContainerReading, DevicesView, Disclosure, ImageView, InspectionView, Objects, Part,
-    SandboxView, StatusReport, StatusSource, TaskLogView,
+    SandboxView, StatusReport, StatusSource, TaskLogView, VolumeView,
 };
 use switchyard::telemetry::LogLevel;
 use switchyard_core::Error;
@@ -42,6 +42,7 @@ mod metrics_listener;
 mod objects;
 mod programs;
 mod swarm;
+mod volumes;
 
 #[derive(Default)]
 struct Fake {
@@ -122,6 +123,14 @@ impl StatusSource for Fake {
 
     fn images(&self) -> BoxFuture<'_, switchyard_core::Result<Vec<ImageView>>> {
         Box::pin(std::future::ready(Ok(objects::images())))
+    }
+
+    fn volumes(&self) -> BoxFuture<'_, switchyard_core::Result<Vec<VolumeView>>> {
+        Box::pin(std::future::ready(Ok(volumes::all())))
+    }
+
+    fn remove_volume(&self, owner: Owner, name: String) -> BoxFuture<'_, switchyard_core::Result<()>> {
+        Box::pin(std::future::ready(volumes::remove(owner, &name)))
     }
 
     fn devices(&self) -> DevicesView {

@@ -1,8 +1,9 @@
-//! Removes named volumes.
+//! Removes and lists named volumes.
 
 use std::sync::Arc;
 
 use switchyard_core::Result;
+use switchyard_core::backend::NamedVolume;
 use switchyard_core::id::Owner;
 use switchyard_steps::{Step, reach};
 
@@ -19,5 +20,11 @@ impl Storage {
             self.trees.remove(&aside).await?;
         }
         Ok(())
+    }
+
+    /// The volumes of all owners.
+    pub(crate) async fn list_volumes(&self) -> Result<Vec<NamedVolume>> {
+        let volumes = Arc::clone(&self.volumes);
+        blocking(move || volumes.list()).await
     }
 }

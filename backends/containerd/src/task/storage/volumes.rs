@@ -14,6 +14,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use parking_lot::{Mutex, MutexGuard};
+use switchyard_core::backend::NamedVolume;
 use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::spec::is_volume_name;
 use switchyard_core::{Error, Result};
@@ -154,6 +155,43 @@ impl Volumes {
     }
 }
 
+impl Volumes {
+    /// The volumes of all owners, ordered by owner and name. Blocks.
+    ///
+    /// # Errors
+    /// `Internal` if a directory cannot be read.
+    pub(crate) fn list(&self) -> Result<Vec<NamedVolume>> {
+        let mut listed = Vec::new();
+        for owner in Owner::ALL {
+            let dir = self.dir.join(owner.as_str());
+            let entries = match fs::read_dir(&dir) {
+                Err(fault) if fault.kind() == ErrorKind::NotFound => continue,
+                entries => entries.map_err(|fault| io_error("list", &dir, fault))?,
+            };
+            for entry in entries {
+                let entry = entry.map_err(|fault| io_error("list", &dir, fault))?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if is_volume_name(&name) {
+                    let created_at = entry.metadata().and_then(|meta| meta.created()).ok();
+                    listed.push(NamedVolume { owner, tasks: self.users(owner, &name), name, created_at });
+                }
+            }
+        }
+        listed.sort_by(|a, b| (a.owner.as_str(), &a.name).cmp(&(b.owner.as_str(), &b.name)));
+        Ok(listed)
+    }
+
+    /// The tasks that have a volume, ordered by id.
+    fn users(&self, owner: Owner, name: &str) -> Vec<TaskId> {
+        let Ok(relative) = relative(owner, name) else { return Vec::new() };
+        let claims = self.lock();
+        let users = claims.by_task.iter().filter(|(_, volumes)| volumes.contains(&relative));
+        let mut users: Vec<TaskId> = users.map(|(id, _)| *id).collect();
+        users.sort();
+        users
+    }
+}
+
 /// Syncs a directory and everything in it, by syncing its whole file system: that is one call for any number
 /// of files.
 fn sync_tree(dir: &Path) -> std::io::Result<()> {
@@ -183,6 +221,9 @@ mod tests {
             volumes.publish(&draft, &data).unwrap();
             assert!(volumes.path(&data).join(one.to_string()).exists() && !draft.exists());
         }
+        let [listed] = &volumes.list().unwrap()[..] else { panic!("there is one volume") };
+        assert_eq!((listed.owner, listed.name.as_str()), (Owner::Kubernetes, "data"));
+        assert_eq!(listed.tasks, [one, other]);
         volumes.release(one);
         assert!(volumes.unpublish(Owner::Kubernetes, "data").is_err());
         volumes.release(other);
@@ -190,6 +231,7 @@ mod tests {
         let aside = volumes.unpublish(Owner::Kubernetes, "data").unwrap();
         assert_eq!(volumes.unpublished(), aside.into_iter().collect::<Vec<_>>());
         assert!(!volumes.path(&data).exists());
+        assert_eq!(volumes.list().unwrap(), []);
         assert_eq!(volumes.unpublish(Owner::Kubernetes, "data").unwrap(), None);
     }
 
