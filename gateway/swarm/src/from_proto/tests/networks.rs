@@ -83,6 +83,95 @@ fn other_networks_are_refused_by_name() {
     assert_eq!(refusal(&on(vec![Default::default()])).report(), "networks[0]: it is missing");
 }
 
+fn with_configuration(name: &str) -> swarm::NetworkAttachment {
+    let mut attachment = network("front", "bridge", false);
+    let spec = attachment.network.as_mut().and_then(|network| network.spec.as_mut());
+    spec.unwrap().config_from = Some(ConfigFrom::Network(name.into()));
+    attachment
+}
+
+#[test]
+fn network_with_a_configuration_is_the_nodes_network_of_that_name() {
+    let made = planned_task(&published(vec![with_configuration("storage.v2_a-b")], vec![port(8080, 80, 1)]));
+    let SandboxNetwork::Pod(PodNetwork { link, ports, .. }) = made.sandbox.network else {
+        panic!("it has a network of its own")
+    };
+    assert_eq!(link, Link::Named(NetworkName::parse("name", "storage.v2_a-b").unwrap()));
+    assert_eq!(ports.len(), 1);
+    for name in ["", ".", "../10-test", "-x", "a/b", "a b", "a\0", "ä", &"x".repeat(129)] {
+        let error = refusal(&on(vec![with_configuration(name)]));
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(
+            error.report().starts_with("networks[0]: the configuration of network \"front\": "),
+            "{error:?}"
+        );
+    }
+}
+
+#[test]
+fn ports_of_the_node_lead_into_the_task() {
+    let made = planned_task(&published(Vec::new(), vec![port(8080, 80, 1), port(0, 81, 1)]));
+    let numbers: Vec<_> =
+        made.ports.iter().map(|port| (port.published, port.target, port.protocol)).collect();
+    assert_eq!(numbers, [(Some(8080), 80, Protocol::Udp), (None, 81, Protocol::Udp)]);
+    let claimed: Vec<u16> = made.sandbox.host_ports.ports.iter().map(|port| port.port).collect();
+    assert_eq!(claimed, [8080]);
+    let SandboxNetwork::Pod(network) = made.sandbox.network else { panic!("it has a network of its own") };
+    assert_eq!(
+        (network.ports.len(), network.ports[0].host_port, network.ports[0].container_port),
+        (1, 8080, 80)
+    );
+}
+
+#[test]
+fn task_on_the_hosts_network_claims_what_it_listens_on() {
+    let host = vec![network("host", "host", true)];
+    let made = planned_task(&published(host, vec![port(8080, 80, 1), port(0, 81, 1)]));
+    let claimed: Vec<u16> = made.sandbox.host_ports.ports.iter().map(|port| port.port).collect();
+    assert_eq!(claimed, [80, 81]);
+}
+
+#[test]
+fn ports_of_the_cluster_and_malformed_ones_are_refused() {
+    let text = |port: swarm::PortConfig| refusal(&published(Vec::new(), vec![port])).report();
+    assert!(text(port(80, 80, 0)).starts_with("endpoint.ports[0]: ports of the whole cluster (ingress)"));
+    assert_eq!(text(port(80, 0, 1)), "endpoint.ports[0].target_port: 0 is no port");
+    assert_eq!(text(port(70_000, 80, 1)), "endpoint.ports[0].published_port: 70000 is no port");
+    assert_eq!(text(port(80, 80, 7)), "endpoint.ports[0].publish_mode: 7 is not known");
+    let many = vec![port(0, 80, 1); 2_000];
+    assert!(refusal(&published(Vec::new(), many)).report().contains("may have 1024"));
+}
+
+/// A bridge network of the swarm.
+fn own(change: impl FnOnce(&mut swarm::Network)) -> swarm::NetworkAttachment {
+    let mut attachment = network("back", "bridge", false);
+    let network = attachment.network.as_mut().unwrap();
+    network.id = "ymkwbbwalorn3wk0pf1a1y09r".into();
+    change(network);
+    attachment
+}
+
+fn with_addresses(subnet: &str, range: &str, gateway: &str) -> swarm::NetworkAttachment {
+    let config = swarm::IpamConfig {
+        subnet: subnet.into(),
+        range: range.into(),
+        gateway: gateway.into(),
+        ..Default::default()
+    };
+    with_ipam(swarm::IpamOptions { driver: None, configs: vec![config] })
+}
+
+fn with_ipam(ipam: swarm::IpamOptions) -> swarm::NetworkAttachment {
+    own(|network| network.spec.as_mut().unwrap().ipam = Some(ipam))
+}
+
+fn with_option(key: &str, value: &str) -> swarm::NetworkAttachment {
+    own(|network| {
+        let options = [(key.to_owned(), value.to_owned())].into();
+        network.driver_state = Some(swarm::Driver { name: "bridge".into(), options });
+    })
+}
+
 fn link_of(attachment: swarm::NetworkAttachment) -> Link {
     let made = planned_task(&on(vec![attachment])).sandbox.network;
     let SandboxNetwork::Pod(PodNetwork { link, .. }) = made else { panic!("{made:?}") };
