@@ -210,30 +210,34 @@ fn neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or
     let create = ["network", "create", "--driver", "bridge", "--scope", "swarm", "--subnet", "10.7.7.0/24"];
     cluster.docker(&[&create[..], &["back"]].concat());
     let begins = Operation::HoldClusterBridge.steps().iter().map(|step| (*step, 1));
-    let plugins = (1..=3).map(|nth| (Step::PluginAdded, nth));
-    for (number, kill) in begins.chain(plugins).enumerate() {
-        let service = format!("begun{number}");
-        worker.daemon().kill_at(&[kill]);
-        create_on(&cluster, &service, "back", &image, "exec sleep 1000");
-        worker.daemon().wait_killed();
-        worker.daemon().restart();
-        wait_running(&cluster, &service);
-        assert_eq!(devices(&cluster).len(), 1, "{kill:?}");
-        remove(&cluster, &worker, &service);
-        assert_eq!((devices(&cluster), bridges(&worker.root().run())), (Vec::new(), Vec::new()), "{kill:?}");
-    }
+    let begins: Vec<_> = begins.chain((1..=3).map(|nth| (Step::PluginAdded, nth))).collect();
     let ends = Operation::LeaveClusterBridge.steps().iter().map(|step| (*step, 1));
-    for (number, kill) in ends.chain([(Step::PluginDeleted, 2)]).enumerate() {
-        let service = format!("ended{number}");
+    let ends: Vec<_> = ends.chain([(Step::PluginDeleted, 2)]).collect();
+    // Each service is killed at a step of its set-up and at one of its removal.
+    for number in 0..begins.len().max(ends.len()) {
+        let [begin, end] = [begins.get(number), ends.get(number)];
+        let service = format!("killed{number}");
+        if let Some(begin) = begin {
+            worker.daemon().kill_at(&[*begin]);
+        }
         create_on(&cluster, &service, "back", &image, "exec sleep 1000");
+        if begin.is_some() {
+            worker.daemon().wait_killed();
+            worker.daemon().restart();
+        }
         wait_running(&cluster, &service);
-        worker.daemon().kill_at(&[kill]);
+        assert_eq!(devices(&cluster).len(), 1, "{begin:?}");
+        if let Some(end) = end {
+            worker.daemon().kill_at(&[*end]);
+        }
         cluster.docker(&["service", "rm", &service]);
-        worker.daemon().wait_killed();
-        worker.daemon().restart();
+        if end.is_some() {
+            worker.daemon().wait_killed();
+            worker.daemon().restart();
+        }
         cluster.wait_until("its tasks are removed", || objects(&worker).is_empty());
         let is_clean = || devices(&cluster).is_empty() && bridges(&worker.root().run()).is_empty();
-        assert!(eventually(LIMIT, is_clean), "{kill:?}: {:?}", devices(&cluster));
+        assert!(eventually(LIMIT, is_clean), "{begin:?}, {end:?}: {:?}", devices(&cluster));
     }
     let iptables_save = prereq::require("iptables-save", "iptables");
     let left = ["swy-", " 10.7.7."].map(|part| rules_by(cluster.inside(&iptables_save), part));

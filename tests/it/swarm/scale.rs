@@ -10,19 +10,20 @@ use switchyard_tests::swarm::worker::SwarmWorker;
 
 use super::services::{create, ids, objects, registry, tasks};
 
-const TASKS: usize = 50;
+/// How many tasks there are; `SWITCHYARD_TEST_TASKS` sets another number.
+const TASKS: usize = 20;
 
 /// How often the daemon is killed; `SWITCHYARD_TEST_KILLS` sets another number. The other tests of this module kill it some
 /// twenty times more, at chosen steps.
-const KILLS: usize = 8;
+const KILLS: usize = 4;
 
 /// Between two kills. A manager refuses a node that opens more than three sessions in eight seconds.
 const PAUSE: Duration = Duration::from_secs(3);
 
-fn kills() -> usize {
-    match std::env::var("SWITCHYARD_TEST_KILLS") {
-        Ok(number) => number.parse().expect("SWITCHYARD_TEST_KILLS is a number"),
-        Err(_) => KILLS,
+fn number(variable: &str, default: usize) -> usize {
+    match std::env::var(variable) {
+        Ok(number) => number.parse().unwrap_or_else(|_| panic!("{variable} is a number")),
+        Err(_) => default,
     }
 }
 
@@ -38,25 +39,26 @@ fn processes(worker: &SwarmWorker) -> BTreeMap<String, u64> {
     tasks.iter().filter_map(process).collect()
 }
 
-fn all_run(cluster: &SwarmCluster, worker: &SwarmWorker) -> bool {
+fn all_run(cluster: &SwarmCluster, worker: &SwarmWorker, count: usize) -> bool {
     let told = tasks(cluster, "many");
-    told.iter().filter(|task| task.contains(" Running ")).count() == TASKS
-        && objects(worker).iter().filter(|(_, state)| state == "running").count() == TASKS
+    told.iter().filter(|task| task.contains(" Running ")).count() == count
+        && objects(worker).iter().filter(|(_, state)| state == "running").count() == count
 }
 
 #[test]
-fn fifty_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told() {
+fn many_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told() {
+    let count = number("SWITCHYARD_TEST_TASKS", TASKS);
     let cluster = SwarmCluster::new();
     let (_registry, image) = registry(&cluster);
     let mut worker = SwarmWorker::start(&cluster, |_| String::new());
     worker.join(&cluster, &cluster.token("worker"));
-    create(&cluster, "many", &["--replicas", &TASKS.to_string()], &image, "exec sleep 100000");
-    cluster.wait_until("all tasks run", || all_run(&cluster, &worker));
+    create(&cluster, "many", &["--replicas", &count.to_string()], &image, "exec sleep 100000");
+    cluster.wait_until("all tasks run", || all_run(&cluster, &worker, count));
     let (before, node) = (ids(&tasks(&cluster, "many")), cluster.workers());
     let running = processes(&worker);
-    assert_eq!(running.len(), TASKS);
+    assert_eq!(running.len(), count);
 
-    for kill in 0..kills() {
+    for kill in 0..number("SWITCHYARD_TEST_KILLS", KILLS) {
         worker.daemon().kill9();
         worker.daemon().restart();
         cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
@@ -72,7 +74,7 @@ fn fifty_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told() {
     worker.daemon().restart();
     cluster.wait_until("the node is ready again", || cluster.workers() == node);
     cluster.wait_until("each task has a successor", || {
-        all_run(&cluster, &worker) && processes(&worker).keys().all(|id| !running.contains_key(id))
+        all_run(&cluster, &worker, count) && processes(&worker).keys().all(|id| !running.contains_key(id))
     });
     cluster.docker(&["service", "rm", "many"]);
     cluster.wait_until("all tasks are removed", || objects(&worker).is_empty());
