@@ -1,6 +1,5 @@
 //! This node as a worker of real swarms, whose managers are Debian's dockerd.
 
-use switchyard_swarm::NodeFacts;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::agent::TestAgent;
 
@@ -12,6 +11,7 @@ mod health;
 mod joins;
 mod kills;
 mod logs;
+mod neighbours;
 mod networks;
 mod resources;
 mod rotation;
@@ -19,20 +19,6 @@ mod scale;
 mod services;
 mod sessions;
 mod tasks;
-
-/// What a node of a test says of itself: a processor, a GiB, and networks without overlay.
-fn facts(hostname: &str) -> NodeFacts {
-    NodeFacts {
-        hostname: hostname.to_owned(),
-        architecture: "x86_64".to_owned(),
-        version: "switchyard-test".to_owned(),
-        networks: vec!["host".to_owned(), "bridge".to_owned()],
-        logs: vec!["json-file".to_owned(), "local".to_owned()],
-        nano_cpus: 1_000_000_000,
-        memory_bytes: 1 << 30,
-        ..NodeFacts::default()
-    }
-}
 
 /// Waits until the only worker is ready.
 #[track_caller]

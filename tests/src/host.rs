@@ -46,6 +46,19 @@ pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
     }
 }
 
+/// How many times a test does something: what an environment variable says, or else a number that suits a run of all
+/// tests.
+///
+/// # Panics
+/// When the variable is no number.
+#[must_use]
+pub fn number(variable: &str, default: usize) -> usize {
+    match std::env::var(variable) {
+        Ok(number) => number.parse().unwrap_or_else(|_| panic!("{variable} is a number")),
+        Err(_) => default,
+    }
+}
+
 /// A disk of this machine that is not a partition, or a loop device.
 ///
 /// # Panics

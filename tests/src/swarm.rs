@@ -17,6 +17,7 @@ use crate::prereq;
 use crate::scratch::Scratch;
 
 pub mod agent;
+pub mod node;
 pub mod worker;
 
 /// How long dockerd may take to start or to end.
@@ -28,6 +29,7 @@ pub const AGREE_LIMIT: Duration = Duration::from_secs(60);
 /// A swarm of one or more managers, without workers. Dropping it ends them and removes everything.
 #[derive(Debug)]
 pub struct SwarmCluster {
+    /// The managers, and then the workers.
     managers: Vec<Dockerd>,
     netns: PathBuf,
     // Must be the last field: dropping the directory unmounts the namespace and removes the files.
@@ -71,25 +73,52 @@ impl SwarmCluster {
         let mut cluster = Self { managers: Vec::new(), netns, scratch };
         run(cluster.inside(&ip).args(["link", "set", "lo", "up"]));
         for number in 0..count {
-            let dir = cluster.scratch.path().join(format!("m{number}"));
-            fs::create_dir(&dir).expect("the scratch directory can be written");
-            // The key would be in /etc.
-            let settings = format!("{{\"deprecated-key-path\": \"{}/key.json\"}}", dir.display());
-            fs::write(dir.join("daemon.json"), settings).expect("the scratch directory can be written");
-            cluster.managers.push(Dockerd { dir, child: None });
-            cluster.start_manager(number);
-            let address = cluster.address(number);
-            let own = ["--listen-addr", &address, "--advertise-addr", &address];
+            cluster.start_new();
             if number == 0 {
+                let address = cluster.address(0);
+                let own = ["--listen-addr", &address, "--advertise-addr", &address];
                 cluster.docker(&[&["swarm", "init"], &own[..]].concat());
             } else {
-                let token = cluster.token("manager");
-                let first = cluster.address(0);
-                let words = [&["swarm", "join", "--token", &token], &own[..], &[&first]].concat();
-                cluster.docker_on(number, &words);
+                cluster.join_dockerd(number, "manager");
             }
         }
         cluster
+    }
+
+    /// Adds a worker that is a dockerd, and returns its number.
+    ///
+    /// # Panics
+    /// When it does not start or cannot join.
+    pub fn add_worker(&mut self) -> usize {
+        let number = self.start_new();
+        self.join_dockerd(number, "worker");
+        number
+    }
+
+    /// Starts one more dockerd.
+    fn start_new(&mut self) -> usize {
+        let number = self.managers.len();
+        let dir = self.scratch.path().join(format!("m{number}"));
+        fs::create_dir(&dir).expect("the scratch directory can be written");
+        // The key would be in /etc.
+        let settings = format!("{{\"deprecated-key-path\": \"{}/key.json\"}}", dir.display());
+        fs::write(dir.join("daemon.json"), settings).expect("the scratch directory can be written");
+        self.managers.push(Dockerd { dir, child: None });
+        self.start_manager(number);
+        number
+    }
+
+    fn join_dockerd(&self, number: usize, role: &str) {
+        let token = self.token(role);
+        let [address, first] = [number, 0].map(|number| self.address(number));
+        let own = ["--listen-addr", &address, "--advertise-addr", &address];
+        self.docker_on(number, &[&["swarm", "join", "--token", &token], &own[..], &[&first]].concat());
+    }
+
+    /// Where a dockerd answers docker clients.
+    #[must_use]
+    pub fn socket(&self, number: usize) -> PathBuf {
+        self.managers[number].dir.join("sock")
     }
 
     /// Starts a manager that does not run.
@@ -182,7 +211,7 @@ impl SwarmCluster {
     pub fn docker_command(&self, number: usize, words: &[&str]) -> Command {
         let mut command = Command::new(prereq::require("docker", "docker.io"));
         command
-            .env("DOCKER_HOST", format!("unix://{}", self.managers[number].dir.join("sock").display()))
+            .env("DOCKER_HOST", format!("unix://{}", self.socket(number).display()))
             .env("DOCKER_CONFIG", self.scratch.path())
             .args(words)
             .stdin(Stdio::null());

@@ -3,6 +3,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "its output is what this program is for")]
 
+mod args;
 mod breakdown;
 mod crowd;
 mod crun;
@@ -23,19 +24,20 @@ mod row;
 mod side;
 mod storm;
 mod streams;
+mod swarm;
 mod tasks;
 mod test_bed;
 mod timed;
 mod usage;
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::args::{Args, Part};
 use crate::breakdown::Scrape;
 use crate::crun::Crun;
 use crate::devices::device_bench::DeviceBench;
@@ -46,154 +48,6 @@ use crate::pods::PodRound;
 use crate::report::Report;
 use crate::row::{Goal, Row};
 use crate::test_bed::TestBed;
-
-/// What can be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
-    /// Pods, one after the other, step by step.
-    Pods,
-    /// Pulls of small images.
-    Pulls,
-    /// Pulls of large images.
-    Image,
-    /// Logs of a container that prints much.
-    Logs,
-    /// Pods, all concurrently.
-    Burst,
-    /// Pods per second of several clients.
-    Rate,
-    /// Many containers at rest: memory, lists, starts.
-    Crowd,
-    /// The usage of many containers: what the answers cost.
-    Usage,
-    /// Commands in containers, and ports of pods.
-    Streams,
-    /// Our pods with crun, theirs with runc.
-    Crun,
-    /// Nomad's tasks, beside bare containers.
-    Tasks,
-    /// Devices of the ledger.
-    Devices,
-    /// The calls of one orchestrator while another one starts many containers.
-    Storm,
-}
-
-/// Measures Switchyard and containerd's own CRI plugin, in turns, on the same containerd.
-#[derive(Debug, Parser)]
-#[command(bin_name = "tests/bench")]
-struct Args {
-    /// Pods of each side that are measured one after the other
-    #[arg(default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
-    iterations: u32,
-    /// What to measure, instead of everything
-    #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
-    only: Vec<Part>,
-    /// Measures everything, but little of it: to see that it works, not for figures
-    #[arg(long)]
-    quick: bool,
-    /// Pods of each side before the first measured one, besides one that shows that logs work
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    warm_up: u32,
-    /// Pulls of each side; 0 leaves them out
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    pulls: u32,
-    /// Layers of a pulled image
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    layers: usize,
-    /// Size of each layer in MiB; random bytes, which do not compress
-    #[arg(long, value_name = "MIB", default_value_t = 4)]
-    layer_mib: usize,
-    /// Pulls of each side of a large image
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    image_pulls: u32,
-    /// Layers of a large image
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    image_layers: usize,
-    /// Size of a large image in MB
-    #[arg(long, value_name = "MB", default_value_t = 200)]
-    image_mb: usize,
-    /// Logs of each side; 0 leaves them out
-    #[arg(long, value_name = "N", default_value_t = 6)]
-    logs: u32,
-    /// Size of what a container prints, in MB
-    #[arg(long, value_name = "MB", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
-    log_mb: u32,
-    /// Commands of each side
-    #[arg(long, value_name = "N", default_value_t = 30)]
-    commands: u32,
-    /// Transfers of each side through commands and ports, of 100 MB; 0 leaves them out
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    transfers: u32,
-    /// Bursts of each side
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    bursts: u32,
-    /// Pods of a burst
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    burst_pods: u32,
-    /// How long each side creates and removes pods, for pods per second
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    rate_seconds: u64,
-    /// Concurrent clients that do so
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    clients: u32,
-    /// Pods of each side that hold many containers
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    crowd_pods: usize,
-    /// Containers of each side that run in them
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    crowd_running: usize,
-    /// All containers of each side in them; those that do not run are only created
-    #[arg(long, value_name = "N", default_value_t = 500)]
-    crowd_all: usize,
-    /// How long their rest is watched
-    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
-    rest_seconds: u64,
-    /// Containers of each side whose usage is queried
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
-    usage_containers: u32,
-    /// How often per round
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
-    usage_calls: u32,
-    /// Pods of each side, ours with crun
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    crun_pods: u32,
-    /// Tasks of Nomad that are started one after the other on each network, and as many bare containers
-    #[arg(long, value_name = "N", default_value_t = 40)]
-    tasks: u32,
-    /// Bursts of tasks of each side
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    task_bursts: u32,
-    /// Tasks of a burst
-    #[arg(long, value_name = "N", default_value_t = 50)]
-    task_burst: u32,
-    /// Concurrent tasks, for the memory of each
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
-    tasks_running: u32,
-    /// Leases of each frontend, in hundreds
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
-    leases: u32,
-    /// Restarts of the kubelet, and changes of many devices
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    device_changes: u32,
-    /// Pods and tasks of each side, ours with devices
-    #[arg(long, value_name = "N", default_value_t = 30)]
-    device_starts: u32,
-    /// Storms of each side and kind
-    #[arg(long, value_name = "N", default_value_t = 6)]
-    storms: u32,
-    /// Containers of a storm
-    #[arg(long, value_name = "N", default_value_t = 50)]
-    storm: u32,
-    /// Also writes every sample to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Also shows where the time of our pods, pulls and commands goes, as containerd and the daemon count it
-    #[arg(long)]
-    breakdown: bool,
-    /// Given by `cargo bench`
-    #[arg(long, hide = true)]
-    bench: bool,
-}
 
 fn main() -> ExitCode {
     let args = Args::parse().sized();
@@ -313,6 +167,16 @@ async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) ->
             running: args.tasks_running,
         };
         tasks::measure(stand, size, report).await?;
+    }
+    if args.wants(Part::Swarm) {
+        let size = swarm::SwarmSize {
+            starts: args.swarm_tasks,
+            warm_up: args.warm_up,
+            joins: args.swarm_joins,
+            services: args.swarm_services,
+            running: args.swarm_running,
+        };
+        swarm::measure(size, report).await?;
     }
     if args.wants(Part::Devices) || args.wants(Part::Storm) {
         measure_devices(args, stand, report).await?;
@@ -443,44 +307,4 @@ async fn measure_pulls(
     report.section(title, pulls::rows(name, &samples, goal), note);
     report.memory(&format!("after the {title}"), Memory::of(stand)?);
     Ok(())
-}
-
-// === impl Args ===
-
-impl Args {
-    fn wants(&self, part: Part) -> bool {
-        self.only.is_empty() || self.only.contains(&part)
-    }
-
-    /// Little of everything, if that is wanted.
-    fn sized(mut self) -> Self {
-        if self.quick {
-            self.iterations = self.iterations.min(5);
-            self.warm_up = self.warm_up.min(1);
-            self.pulls = self.pulls.min(2);
-            self.logs = self.logs.min(2);
-            self.commands = self.commands.min(3);
-            self.transfers = self.transfers.min(1);
-            self.bursts = self.bursts.min(2);
-            self.rate_seconds = self.rate_seconds.min(12);
-            self.image_pulls = self.image_pulls.min(1);
-            self.crowd_pods = self.crowd_pods.min(4);
-            self.crowd_running = self.crowd_running.min(20);
-            self.crowd_all = self.crowd_all.min(50);
-            self.rest_seconds = self.rest_seconds.min(5);
-            self.usage_containers = self.usage_containers.min(20);
-            self.usage_calls = self.usage_calls.min(5);
-            self.crun_pods = self.crun_pods.min(4);
-            self.tasks = self.tasks.min(4);
-            self.task_bursts = self.task_bursts.min(1);
-            self.task_burst = self.task_burst.min(10);
-            self.tasks_running = self.tasks_running.min(20);
-            self.leases = self.leases.min(1);
-            self.device_changes = self.device_changes.min(3);
-            self.device_starts = self.device_starts.min(3);
-            self.storms = self.storms.min(1);
-            self.storm = self.storm.min(10);
-        }
-        self
-    }
 }

@@ -1,12 +1,14 @@
 //! Nomad's tasks: StartTask as an agent calls it, through launcher and daemon, compared with the same
 //! container created and started over containerd's own API.
 
-mod bare;
-mod cni;
+pub(crate) mod bare;
+pub(crate) mod cni;
 pub(crate) mod nomad;
 
 use std::time::{Duration, Instant};
 
+use containerd_client::services::v1 as api;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -17,8 +19,9 @@ use crate::pair::Pair;
 use crate::report::{Report, progress};
 use crate::row::{Goal, Row};
 use crate::side::channel;
-use crate::test_bed::TestBed;
-use bare::BareContainerd;
+use crate::test_bed::{OUR_NAMESPACE, THEIR_NAMESPACE, TestBed};
+use bare::{BareContainer, BareContainerd, BarePlace};
+use cni::Cni;
 use nomad::{NomadAgent, PreparedTask, TaskNetwork, free_port};
 
 /// What the sides are called here.
@@ -57,6 +60,8 @@ pub(crate) struct Sides {
     bare: BareContainerd,
     /// The task that the bare containers are like; it runs all the while, for the files that they have of it.
     model: PreparedTask,
+    /// Below it is what our daemon holds for a start.
+    stage: String,
 }
 
 /// What the daemon's memory grows by with each task.
@@ -120,9 +125,18 @@ impl Sides {
         let nomad = NomadAgent::start(&stand.root, &stand.image).await?;
         let model = nomad.prepare(TaskNetwork::Host)?;
         nomad.driver().start(&model).await?;
-        let bare =
-            BareContainerd::modelled_on(stand, channel(&stand.containerd.socket).await?, &model).await?;
-        Ok(Self { nomad, bare, model })
+        let alloc = model.alloc().to_owned();
+        let is_model = |one: &api::Container| {
+            let spec = one.spec.as_ref().map(|spec| String::from_utf8_lossy(&spec.value).contains(&alloc));
+            spec == Some(true)
+        };
+        let core = channel(&stand.containerd.socket).await?;
+        let namespaces = Pair { theirs: THEIR_NAMESPACE, ours: OUR_NAMESPACE };
+        let cni = Cni::of(&stand.root, stand.timed.as_ref().map(|pair| &pair.ours))?;
+        let dir = stand.root.path().join("bare");
+        let bare = BareContainerd::modelled_on(core, namespaces, is_model, cni, dir).await?;
+        let stage = stand.root.path().join("run/stage/").display().to_string();
+        Ok(Self { nomad, bare, model, stage })
     }
 
     /// A start of each side. Who comes first alternates.
@@ -133,7 +147,7 @@ impl Sides {
     async fn theirs(&self, own: bool) -> Result<Duration, Failure> {
         let mut bare = self.bare.clone();
         let task = self.nomad.prepare(next_network(own)?)?;
-        let (took, running) = bare.start(&task).await?;
+        let (took, running) = bare_start(&mut bare, &task, self.template()).await?;
         bare.assert_runs(&running).await?;
         bare.remove(running).await?;
         drop(task);
@@ -190,7 +204,8 @@ impl Sides {
         let begin = Instant::now();
         let starts = tasks.into_iter().map(|task| {
             let mut bare = self.bare.clone();
-            async move { bare.start(&task).await.map(|(_, running)| (task, running)) }
+            let template = self.template();
+            async move { bare_start(&mut bare, &task, template).await.map(|(_, running)| (task, running)) }
         });
         let running = all(starts, usize::MAX).await?;
         let took = begin.elapsed();
@@ -263,10 +278,45 @@ impl Sides {
         all(removals, AT_ONCE).await.map(drop)
     }
 
+    fn template(&self) -> Template {
+        Template { alloc: self.model.alloc().to_owned(), stage: self.stage.clone() }
+    }
+
     pub(crate) async fn end(self) -> Result<(), Failure> {
-        let Self { nomad, bare: _, model } = self;
+        let Self { nomad, bare: _, model, stage: _ } = self;
         nomad.driver().remove(&model).await
     }
+}
+
+/// What of the model's spec is its own.
+struct Template {
+    /// The allocation, whose id is in many fields.
+    alloc: String,
+    /// Below it is what our daemon holds for a start.
+    stage: String,
+}
+
+/// Starts a bare container in the allocation of this task.
+async fn bare_start(
+    bare: &mut BareContainerd,
+    task: &PreparedTask,
+    template: Template,
+) -> Result<(Duration, BareContainer), Failure> {
+    let place = BarePlace { network: task.network, stdout: task.stdout(), stderr: task.stderr() };
+    let change = |text: String| {
+        let mut spec: Value = serde_json::from_str(&text.replace(&template.alloc, task.alloc()))?;
+        for mount in spec["mounts"].as_array_mut().ok_or("the spec has no mounts")? {
+            // What a task of ours mounts out of its allocation is held for it in a place that goes once it
+            // has started.
+            let is_held = mount["source"].as_str().is_some_and(|source| source.starts_with(&template.stage));
+            if is_held {
+                let inside = mount["destination"].as_str().unwrap_or_default();
+                mount["source"] = json!(task.mount_source(inside)?);
+            }
+        }
+        Ok(spec)
+    };
+    bare.start(place, |model, _, netns| model.spec_of(netns, change)).await
 }
 
 /// The network of the next task.

@@ -19,10 +19,10 @@ use switchyard_tests::host::eventually;
 use switchyard_tests::network::TestNetwork;
 use switchyard_tests::prereq;
 use switchyard_tests::swarm::SwarmCluster;
+use switchyard_tests::swarm::node::{LIMIT, SwarmNode, assigned, task};
 use switchyard_tests::swarm::worker::SwarmWorker;
 
 use super::services::{objects, registry, tasks};
-use super::tasks::{LIMIT, SwarmNode, assigned, task};
 
 /// How long one try of a connection may take.
 const TRY: Duration = Duration::from_secs(2);

@@ -12,9 +12,9 @@ use switchyard_core::id::Owner;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_swarm::Change;
 use switchyard_tests::backend_fixture::BackendFixture;
+use switchyard_tests::swarm::node::{LIMIT, SwarmNode, assigned, task};
 use tokio::sync::watch;
 
-use super::tasks::{LIMIT, SwarmNode, assigned, task};
 use crate::nomad::devices::make_device;
 
 /// The gateway has this device from now on.

@@ -4,8 +4,7 @@ use nix::sys::signal::Signal;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::agent::{TestAgent, join_worker, state};
-
-use super::facts;
+use switchyard_tests::swarm::node::facts;
 
 #[test]
 fn session_moves_to_another_manager_when_the_leader_is_killed() {

@@ -12,10 +12,10 @@ use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::busybox;
 use switchyard_tests::swarm::SwarmCluster;
+use switchyard_tests::swarm::node::{LIMIT, SwarmNode, assigned, task};
 use switchyard_tests::swarm::worker::SwarmWorker;
 
 use super::services::{create, ids, objects, registry, tasks};
-use super::tasks::{LIMIT, SwarmNode, assigned, task};
 
 /// The error of a task that was unhealthy and did not end by its stop signal, in docker's words.
 const UNHEALTHY: &str = "task: non-zero exit (137): dockerexec: unhealthy container";

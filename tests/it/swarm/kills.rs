@@ -8,8 +8,9 @@ use switchyard_steps::{KILL_FILE, Operation, Step};
 use switchyard_swarm::Store;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::agent::{TestAgent, join_worker, state};
+use switchyard_tests::swarm::node::facts;
 
-use super::{facts, wait_until_ready};
+use super::wait_until_ready;
 
 /// Runs the node's program in the swarm, killed at a step that is reached for the nth time.
 fn node(cluster: &SwarmCluster, words: &[&str], kill: Option<(Step, u32)>) -> Output {

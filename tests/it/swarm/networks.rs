@@ -10,10 +10,10 @@ use switchyard_swarm::Change;
 use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::network::TestNetwork;
 use switchyard_tests::swarm::SwarmCluster;
+use switchyard_tests::swarm::node::{SwarmNode, assigned, task};
 use switchyard_tests::swarm::worker::SwarmWorker;
 
 use super::services::{registry, tasks};
-use super::tasks::{SwarmNode, assigned, task};
 
 /// A network of the swarm with this configuration.
 fn configured(name: &str) -> swarm::NetworkAttachment {

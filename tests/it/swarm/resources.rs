@@ -20,7 +20,7 @@ const TPU: &str = "acme/tpu/v2";
 const ENFORCED: &str = "assigned node no longer meets constraints";
 
 /// A pod beside the tasks of the swarm, on the host's network. Dropping it removes it.
-struct Pod {
+pub(super) struct Pod {
     cri: Cri,
     id: String,
     config: cri::PodSandboxConfig,
@@ -28,7 +28,16 @@ struct Pod {
 }
 
 impl Pod {
-    fn run(worker: &SwarmWorker, image: &str) -> Self {
+    pub(super) fn run(worker: &SwarmWorker, image: &str) -> Self {
+        Self::try_run(worker, image, |_| {}).expect("a pod can be run")
+    }
+
+    /// As [`Pod::run`], with a changed configuration.
+    pub(super) fn try_run(
+        worker: &SwarmWorker,
+        image: &str,
+        change: impl FnOnce(&mut cri::PodSandboxConfig),
+    ) -> Result<Self, Status> {
         let cri = Cri::new(&worker.root().cri_socket());
         cri.pull(image, None).expect("the registry serves");
         let metadata = cri::PodSandboxMetadata {
@@ -42,12 +51,18 @@ impl Pod {
         let mut config =
             cri::PodSandboxConfig { metadata: Some(metadata), linux: Some(linux), ..Default::default() };
         namespaces(&mut config).set_network(cri::NamespaceMode::Node);
-        let id = cri.run_pod(&config).expect("a pod can be run");
-        Self { cri, id, config, image: image.to_owned() }
+        change(&mut config);
+        let id = cri.run_pod(&config)?;
+        Ok(Self { cri, id, config, image: image.to_owned() })
+    }
+
+    /// The client.
+    pub(super) const fn cri(&self) -> &Cri {
+        &self.cri
     }
 
     /// Creates a container.
-    fn create(&self, change: impl FnOnce(&mut cri::ContainerConfig)) -> Result<String, Status> {
+    pub(super) fn create(&self, change: impl FnOnce(&mut cri::ContainerConfig)) -> Result<String, Status> {
         let mut config = cri::ContainerConfig {
             metadata: Some(cri::ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
             image: Some(image_spec(&self.image)),
@@ -84,12 +99,12 @@ fn devices(cluster: &SwarmCluster) -> usize {
 }
 
 /// The number of tasks of a service that run.
-fn running(cluster: &SwarmCluster, service: &str) -> usize {
+pub(super) fn running(cluster: &SwarmCluster, service: &str) -> usize {
     tasks(cluster, service).iter().filter(|task| task.contains(" Running ")).count()
 }
 
 /// Whether a task of a service waits for a node that has more.
-fn is_waiting(cluster: &SwarmCluster, service: &str) -> bool {
+pub(super) fn is_waiting(cluster: &SwarmCluster, service: &str) -> bool {
     tasks(cluster, service).iter().any(|task| task.contains(" Pending ") && task.contains("insufficient"))
 }
 

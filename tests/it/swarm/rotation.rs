@@ -6,8 +6,9 @@ use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
 use switchyard_swarm::{Error, Store};
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::agent::{TestAgent, join_worker, state, try_join};
+use switchyard_tests::swarm::node::facts;
 
-use super::{facts, wait_until_ready};
+use super::wait_until_ready;
 
 #[track_caller]
 fn wait_until_converged(cluster: &SwarmCluster, node: &str) {

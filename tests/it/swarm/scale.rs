@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
+use switchyard_tests::host::number;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::worker::SwarmWorker;
 
@@ -19,13 +20,6 @@ const KILLS: usize = 4;
 
 /// Between two kills. A manager refuses a node that opens more than three sessions in eight seconds.
 const PAUSE: Duration = Duration::from_secs(3);
-
-fn number(variable: &str, default: usize) -> usize {
-    match std::env::var(variable) {
-        Ok(number) => number.parse().unwrap_or_else(|_| panic!("{variable} is a number")),
-        Err(_) => default,
-    }
-}
 
 /// The main process of each task of Swarm that runs.
 fn processes(worker: &SwarmWorker) -> BTreeMap<String, u64> {

@@ -8,8 +8,9 @@ use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
 use switchyard_swarm::{Change, Error};
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::agent::{TestAgent, join_worker, state};
+use switchyard_tests::swarm::node::facts;
 
-use super::{facts, wait_until_ready};
+use super::wait_until_ready;
 
 /// The ids of the tasks that were assigned.
 fn tasks(agent: &TestAgent) -> BTreeSet<String> {

@@ -3,120 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::Arc;
-use std::time::Duration;
 
 use swarm::TaskState;
-use swarm::task_spec::Runtime;
 use switchyard_contract::Fixture;
-use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
-use switchyard_core::reload::Reloadable;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
-use switchyard_swarm::{Change, Changes, Executor, Reports, TaskExecutor, TaskExecutorSettings};
+use switchyard_swarm::{Change, Executor};
 use switchyard_tests::backend_fixture::BackendFixture;
-use switchyard_tests::host::eventually;
-use tokio::sync::watch;
-
-use super::facts;
-
-/// How long a step of a container may take here.
-pub(super) const LIMIT: Duration = Duration::from_secs(60);
-
-/// A gateway over a real backend, with the executor of a swarm.
-pub(super) struct SwarmNode {
-    pub(super) gateway: Gateway,
-    executor: TaskExecutor,
-    pub(super) reports: Arc<Reports>,
-}
-
-impl SwarmNode {
-    pub(super) async fn over(world: &BackendFixture) -> Self {
-        let gateway = Gateway::new(world.backend(), Limits::default());
-        gateway.recover().await.expect("a fresh backend recovers");
-        let settings = TaskExecutorSettings {
-            cluster_id: Some("cluster1".into()),
-            node_id: "node1".into(),
-            log_dir: world.root().state().join("swarm/logs"),
-            files_dir: world.root().run().join("swarm/files"),
-            port_range: 61_100..=61_109,
-            pull_timeout: LIMIT,
-            logkeeper: None,
-            allowed_devices: Reloadable::default(),
-        };
-        let (_, facts) = watch::channel(facts("host-1"));
-        let reports = Arc::<Reports>::default();
-        let executor = TaskExecutor::new(gateway.scope(Owner::Swarm), settings, facts, reports.clone());
-        executor.remove_old_files().await.expect("there are no files yet, or they can be removed");
-        Self { gateway, executor, reports }
-    }
-
-    pub(super) async fn apply(&self, is_complete: bool, list: Vec<Change>) {
-        self.executor.apply(Changes { is_complete, list }).await;
-    }
-
-    /// Waits until a task is reported in this state or beyond, and returns its status.
-    pub(super) async fn reported(&self, id: &str, state: TaskState) -> swarm::TaskStatus {
-        let reached = async {
-            loop {
-                if let Some(status) = self.reports.latest(id).filter(|status| status.state >= state.into()) {
-                    return status;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let status = tokio::time::timeout(LIMIT, reached).await.expect("the task does not get there");
-        assert_eq!(status.state, i32::from(state), "{status:?}");
-        status
-    }
-
-    /// The log of a task, when it has this text.
-    pub(super) async fn log(&self, world: &BackendFixture, id: &str, text: &str) -> String {
-        let path = world.root().state().join("swarm/logs").join(id).join("output.log");
-        let read = || fs::read_to_string(&path).unwrap_or_default();
-        let has = tokio::task::block_in_place(|| eventually(LIMIT, || read().contains(text)));
-        assert!(has, "{text:?} is not in {:?}", read());
-        read()
-    }
-
-    pub(super) async fn end(self) {
-        tokio::time::timeout(LIMIT, self.executor.remove_all())
-            .await
-            .expect("the removal does not end")
-            .expect("nothing uses the files of secrets any more");
-        self.gateway.shut_down(LIMIT).await.expect("nothing is in flight");
-    }
-}
-
-/// A task that runs this script.
-pub(super) fn task(
-    world: &BackendFixture,
-    id: &str,
-    script: &str,
-    change: impl FnOnce(&mut swarm::ContainerSpec),
-) -> swarm::Task {
-    let mut container = swarm::ContainerSpec {
-        image: world.image(),
-        command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
-        ..Default::default()
-    };
-    change(&mut container);
-    let runtime = Some(Runtime::Container(Box::new(container)));
-    swarm::Task {
-        id: id.to_owned(),
-        spec: Some(swarm::TaskSpec { runtime, ..Default::default() }),
-        service_id: "service1".into(),
-        slot: 3,
-        service_annotations: Some(swarm::Annotations { name: "web".into(), ..Default::default() }),
-        status: Some(swarm::TaskStatus { state: TaskState::Assigned.into(), ..Default::default() }),
-        desired_state: TaskState::Running.into(),
-        ..Default::default()
-    }
-}
-
-pub(super) fn assigned(task: swarm::Task) -> Change {
-    Change::Task(Arc::new(task))
-}
+use switchyard_tests::swarm::node::{LIMIT, SwarmNode, assigned, task};
 
 fn volume(source: &str, target: &str, subpath: &str) -> swarm::Mount {
     swarm::Mount {

@@ -1,7 +1,6 @@
 //! A bare container: created and started over containerd's own API, with no call more than that takes.
 //!
-//! It copies one of our containers, which is inspected once: its runtime and, for another allocation, its
-//! spec.
+//! It copies one of our containers, which is inspected once: its runtime and, for another place, its spec.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,17 +21,19 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::cni::Cni;
-use super::nomad::{PreparedTask, TaskNetwork};
+use super::nomad::TaskNetwork;
 use crate::failure::Failure;
+use crate::pair::Pair;
 use crate::side::{SNAPSHOTTER, scoped};
-use crate::test_bed::{OUR_NAMESPACE, THEIR_NAMESPACE, TestBed};
 
 /// How long a process may take to end that was killed.
 const END: Duration = Duration::from_secs(20);
 
 /// The bare way. Clones share its connection.
 #[derive(Clone, Debug)]
-pub(super) struct BareContainerd {
+pub(crate) struct BareContainerd {
+    /// The containerd namespace of its containers.
+    namespace: &'static str,
     containers: ContainersClient<Channel>,
     snapshots: SnapshotsClient<Channel>,
     tasks: TasksClient<Channel>,
@@ -42,13 +43,9 @@ pub(super) struct BareContainerd {
     dir: PathBuf,
 }
 
-/// What a container is like that our daemon has made.
+/// What a container is like that we have made.
 #[derive(Clone, Debug)]
-struct ModelContainer {
-    /// The allocation, whose id is in many fields of the spec.
-    alloc: String,
-    /// Below it is what our daemon holds for a start.
-    stage: String,
+pub(crate) struct ModelContainer {
     spec: Value,
     spec_type: String,
     runtime: api::container::Runtime,
@@ -56,9 +53,18 @@ struct ModelContainer {
     top: String,
 }
 
+/// Where a container is started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BarePlace<'a> {
+    pub(crate) network: TaskNetwork,
+    /// FIFOs that somebody has open.
+    pub(crate) stdout: &'a str,
+    pub(crate) stderr: &'a str,
+}
+
 /// A container that runs.
 #[derive(Debug)]
-pub(super) struct BareContainer {
+pub(crate) struct BareContainer {
     id: String,
     /// The file that holds its network namespace, the port it has, and what the plugins gave, if it has one.
     network: Option<(PathBuf, u16, Value)>,
@@ -67,51 +73,50 @@ pub(super) struct BareContainer {
 // === impl BareContainerd ===
 
 impl BareContainerd {
-    /// Looks at the container of a task of ours that runs.
-    pub(super) async fn modelled_on(
-        stand: &TestBed,
+    /// Looks at the container of a task of ours that runs: the one in the namespace `ours` that `is_model` names. `dir`
+    /// is a directory of its own.
+    pub(crate) async fn modelled_on(
         core: Channel,
-        task: &PreparedTask,
+        namespaces: Pair<&'static str>,
+        is_model: impl Fn(&api::Container) -> bool,
+        cni: Cni,
+        dir: PathBuf,
     ) -> Result<Self, Failure> {
         let mut containers = ContainersClient::new(core.clone());
         let mut snapshots = SnapshotsClient::new(core.clone());
-        let all = containers.list(scoped(OUR_NAMESPACE, api::ListContainersRequest::default())).await?;
-        let alloc = task.alloc().to_owned();
-        let found = all.into_inner().containers.into_iter().find(|one| {
-            let spec = one.spec.as_ref().map(|spec| String::from_utf8_lossy(&spec.value).contains(&alloc));
-            !one.snapshot_key.is_empty() && spec == Some(true)
-        });
-        let found =
-            found.ok_or_else(|| format!("no container of {OUR_NAMESPACE} is of allocation {alloc}"))?;
+        let all = containers.list(scoped(namespaces.ours, api::ListContainersRequest::default())).await?;
+        let mut all = all.into_inner().containers.into_iter();
+        let found = all.find(|one| !one.snapshot_key.is_empty() && is_model(one));
+        let found = found.ok_or_else(|| format!("{} has no container of the model", namespaces.ours))?;
         let key = found.snapshot_key.clone();
         let request = snap::StatSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key };
-        let stat = snapshots.stat(scoped(OUR_NAMESPACE, request)).await?.into_inner();
+        let stat = snapshots.stat(scoped(namespaces.ours, request)).await?.into_inner();
         let spec = found.spec.ok_or("the container has no spec")?;
         let model = ModelContainer {
-            alloc,
-            stage: stand.root.path().join("run/stage/").display().to_string(),
             spec: serde_json::from_slice(&spec.value)?,
             spec_type: spec.type_url,
             runtime: found.runtime.ok_or("the container has no runtime")?,
             top: stat.info.ok_or("the snapshot is not reported")?.parent,
         };
-        let dir = stand.root.path().join("bare");
         std::fs::create_dir_all(&dir)?;
         let tasks = TasksClient::new(core);
-        let cni = Cni::of(stand)?;
-        Ok(Self { containers, snapshots, tasks, model, cni, dir })
+        Ok(Self { namespace: namespaces.theirs, containers, snapshots, tasks, model, cni, dir })
     }
 
-    /// Makes and starts a container where this task would be; how long that took, from the first call to the
-    /// last answer.
-    pub(super) async fn start(&mut self, task: &PreparedTask) -> Result<(Duration, BareContainer), Failure> {
+    /// Makes and starts a container with the spec that `spec` makes of the model's, with this network namespace; how long
+    /// that took, from the first call to the last answer.
+    pub(crate) async fn start(
+        &mut self,
+        place: BarePlace<'_>,
+        spec: impl FnOnce(&ModelContainer, &str, Option<&Path>) -> Result<Any, Failure>,
+    ) -> Result<(Duration, BareContainer), Failure> {
         let id = random_name() + &random_name();
         let netns = self.dir.join(&id);
-        let network = match task.network {
+        let network = match place.network {
             TaskNetwork::Host => None,
             TaskNetwork::Own { port } => Some((netns, port)),
         };
-        let spec = self.model.spec_of(task, network.as_ref().map(|(path, _)| path.as_path()))?;
+        let spec = spec(&self.model, &id, network.as_ref().map(|(path, _)| path.as_path()))?;
         let begin = Instant::now();
         let network = match network {
             Some((path, port)) => {
@@ -121,11 +126,11 @@ impl BareContainerd {
             }
             None => None,
         };
-        self.make(&id, spec, task).await.map_err(|status| format!("bare start: {status}"))?;
+        self.make(&id, spec, place).await.map_err(|status| format!("bare start: {status}"))?;
         Ok((begin.elapsed(), BareContainer { id, network }))
     }
 
-    async fn make(&mut self, id: &str, spec: Any, task: &PreparedTask) -> Result<(), Status> {
+    async fn make(&mut self, id: &str, spec: Any, place: BarePlace<'_>) -> Result<(), Status> {
         let container = api::Container {
             id: id.to_owned(),
             runtime: Some(self.model.runtime.clone()),
@@ -135,7 +140,7 @@ impl BareContainerd {
             ..Default::default()
         };
         let request = api::CreateContainerRequest { container: Some(container) };
-        self.containers.create(scoped(THEIR_NAMESPACE, request)).await?;
+        self.containers.create(scoped(self.namespace, request)).await?;
         // Once the container names it, no garbage collection takes it away.
         let request = snap::PrepareSnapshotRequest {
             snapshotter: SNAPSHOTTER.to_owned(),
@@ -143,24 +148,24 @@ impl BareContainerd {
             parent: self.model.top.clone(),
             ..Default::default()
         };
-        let rootfs = self.snapshots.prepare(scoped(THEIR_NAMESPACE, request)).await?.into_inner().mounts;
+        let rootfs = self.snapshots.prepare(scoped(self.namespace, request)).await?.into_inner().mounts;
         let request = api::CreateTaskRequest {
             container_id: id.to_owned(),
             rootfs,
-            stdout: task.stdout().to_owned(),
-            stderr: task.stderr().to_owned(),
+            stdout: place.stdout.to_owned(),
+            stderr: place.stderr.to_owned(),
             options: self.model.runtime.options.clone(),
             ..Default::default()
         };
-        self.tasks.create(scoped(THEIR_NAMESPACE, request)).await?;
+        self.tasks.create(scoped(self.namespace, request)).await?;
         let request = api::StartRequest { container_id: id.to_owned(), exec_id: String::new() };
-        self.tasks.start(scoped(THEIR_NAMESPACE, request)).await.map(drop)
+        self.tasks.start(scoped(self.namespace, request)).await.map(drop)
     }
 
     /// Fails unless it runs.
-    pub(super) async fn assert_runs(&mut self, running: &BareContainer) -> Result<(), Failure> {
+    pub(crate) async fn assert_runs(&mut self, running: &BareContainer) -> Result<(), Failure> {
         let request = api::GetRequest { container_id: running.id.clone(), exec_id: String::new() };
-        let process = self.tasks.get(scoped(THEIR_NAMESPACE, request)).await?.into_inner().process;
+        let process = self.tasks.get(scoped(self.namespace, request)).await?.into_inner().process;
         let status = process.map(|process| process.status());
         if status == Some(TaskStatus::Running) {
             return Ok(());
@@ -169,7 +174,7 @@ impl BareContainerd {
     }
 
     /// Ends and removes it with all it has.
-    pub(super) async fn remove(&mut self, running: BareContainer) -> Result<(), Failure> {
+    pub(crate) async fn remove(&mut self, running: BareContainer) -> Result<(), Failure> {
         let BareContainer { id, network } = running;
         let request = api::KillRequest {
             container_id: id.clone(),
@@ -177,16 +182,16 @@ impl BareContainerd {
             all: true,
             ..Default::default()
         };
-        self.tasks.kill(scoped(THEIR_NAMESPACE, request)).await?;
+        self.tasks.kill(scoped(self.namespace, request)).await?;
         let request = api::WaitRequest { container_id: id.clone(), exec_id: String::new() };
-        tokio::time::timeout(END, self.tasks.wait(scoped(THEIR_NAMESPACE, request))).await??;
+        tokio::time::timeout(END, self.tasks.wait(scoped(self.namespace, request))).await??;
         let request = api::DeleteTaskRequest { container_id: id.clone() };
-        self.tasks.delete(scoped(THEIR_NAMESPACE, request)).await?;
+        self.tasks.delete(scoped(self.namespace, request)).await?;
         // Once no container names it, a garbage collection may take it away first.
         let request = snap::RemoveSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key: id.clone() };
-        self.snapshots.remove(scoped(THEIR_NAMESPACE, request)).await?;
+        self.snapshots.remove(scoped(self.namespace, request)).await?;
         self.containers
-            .delete(scoped(THEIR_NAMESPACE, api::DeleteContainerRequest { id: id.clone() }))
+            .delete(scoped(self.namespace, api::DeleteContainerRequest { id: id.clone() }))
             .await?;
         if let Some((path, port, added)) = network {
             self.cni.del(&id, &path, port, &added)?;
@@ -200,20 +205,14 @@ impl BareContainerd {
 // === impl ModelContainer ===
 
 impl ModelContainer {
-    /// The spec for this task: in its own allocation, with this network namespace or the host's, and with
-    /// namespaces of its own that its runtime makes where ours has made them before.
-    fn spec_of(&self, task: &PreparedTask, netns: Option<&Path>) -> Result<Any, Failure> {
-        let text = self.spec.to_string().replace(&self.alloc, task.alloc());
-        let mut spec: Value = serde_json::from_str(&text)?;
-        for mount in spec["mounts"].as_array_mut().ok_or("the spec has no mounts")? {
-            // What a task of ours mounts out of its allocation is held for it in a place that goes once it
-            // has started.
-            let is_held = mount["source"].as_str().is_some_and(|source| source.starts_with(&self.stage));
-            if is_held {
-                let inside = mount["destination"].as_str().unwrap_or_default();
-                mount["source"] = json!(task.mount_source(inside)?);
-            }
-        }
+    /// The spec for a container with this network namespace, or the host's; with namespaces of its own that its runtime makes
+    /// where ours has made them before. `change` is made before.
+    pub(crate) fn spec_of(
+        &self,
+        netns: Option<&Path>,
+        change: impl FnOnce(String) -> Result<Value, Failure>,
+    ) -> Result<Any, Failure> {
+        let mut spec = change(self.spec.to_string())?;
         let namespaces = spec["linux"]["namespaces"].as_array_mut().ok_or("the spec has no namespaces")?;
         namespaces.retain(|namespace| namespace["type"] != "network");
         for namespace in namespaces.iter_mut() {
@@ -229,7 +228,7 @@ impl ModelContainer {
 }
 
 /// Opens FIFOs so that they have a reader, which reads nothing.
-pub(super) fn open_fifos(paths: [&str; 2]) -> Result<[File; 2], Failure> {
+pub(crate) fn open_fifos(paths: [&str; 2]) -> Result<[File; 2], Failure> {
     let open = |path: &str| File::options().read(true).write(true).open(path);
     Ok([open(paths[0])?, open(paths[1])?])
 }

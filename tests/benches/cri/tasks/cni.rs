@@ -10,15 +10,15 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 use switchyard_tests::prereq::CNI_BIN_DIR;
+use switchyard_tests::root::PrivateRoot;
 
 use super::nomad::INSIDE;
 use crate::failure::Failure;
-use crate::test_bed::TestBed;
 use crate::timed::TimedPrograms;
 
 /// A network.
 #[derive(Clone, Debug)]
-pub(super) struct Cni {
+pub(crate) struct Cni {
     /// The list of plugins as the daemon has written it down.
     list: Value,
     plugins: PathBuf,
@@ -26,12 +26,11 @@ pub(super) struct Cni {
 
 impl Cni {
     /// The gateway's own bridge.
-    pub(super) fn of(stand: &TestBed) -> Result<Self, Failure> {
-        let name = format!("network/{}.conflist", stand.root.bridge().bridge());
-        let path = stand.root.state().join(name);
+    pub(crate) fn of(root: &PrivateRoot, timed: Option<&TimedPrograms>) -> Result<Self, Failure> {
+        let name = format!("network/{}.conflist", root.bridge().bridge());
+        let path = root.state().join(name);
         let text = fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        let plugins =
-            stand.timed.as_ref().map_or(Path::new(CNI_BIN_DIR), |pair| TimedPrograms::plugins(&pair.ours));
+        let plugins = timed.map_or(Path::new(CNI_BIN_DIR), TimedPrograms::plugins);
         Ok(Self { list: serde_json::from_slice(&text)?, plugins: plugins.to_owned() })
     }
 

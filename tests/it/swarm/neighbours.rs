@@ -1,0 +1,274 @@
+//! A kubelet, a Nomad agent and a manager of a swarm on one daemon: many tasks of all of them over a kill, and the last
+//! device and the last port.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_tests::host::{eventually, number};
+use switchyard_tests::nomad::{Agent, TaskSetup};
+use switchyard_tests::swarm::SwarmCluster;
+use switchyard_tests::swarm::worker::SwarmWorker;
+
+use super::resources::{Pod, is_waiting, running};
+use super::services::{create, objects, registry, tasks};
+use crate::nomad::devices::{LaunchedDevicePlugin, make_device};
+
+/// How many tasks each orchestrator has; `SWITCHYARD_TEST_TASKS` sets another number.
+const TASKS: usize = 8;
+/// The kind of the device.
+const TPU: &str = "acme/tpu/v2";
+/// A port that no other program has in the network namespace of the managers.
+const PORT: u16 = 8080;
+/// How long a device or a port may take to be free.
+const SOON: Duration = Duration::from_secs(20);
+/// How often all three race.
+const ROUNDS: u32 = 4;
+
+/// What runs on the daemon: by owner and id, the main process.
+fn processes(worker: &SwarmWorker) -> BTreeMap<(String, String), u64> {
+    let list = worker.output(&["ps", "--output", "json"]);
+    let objects: Value = serde_json::from_str(&list).expect("it is JSON");
+    let text = |task: &Value, part: &str| task[part].as_str().expect("it is text").to_owned();
+    let running = |task: &Value| Some(((text(task, "owner"), text(task, "id")), task["pid"].as_u64()?));
+    objects["tasks"].as_array().expect("there is a list").iter().filter_map(running).collect()
+}
+
+/// How many of them an owner has.
+fn count(processes: &BTreeMap<(String, String), u64>, owner: &str) -> usize {
+    processes.keys().filter(|(of, _)| of == owner).count()
+}
+
+/// A task of Nomad on the host's network, which sleeps.
+fn nomad_task(worker: &SwarmWorker, agent: &Agent, image: &str, port: Option<u16>) -> TaskSetup {
+    let ports: &[&str] = if port.is_some() { &["http"] } else { &[] };
+    let config = json!({
+        "image": image, "command": "sleep", "args": ["1000"], "network_mode": "host", "ports": ports,
+    });
+    let mut task = TaskSetup::new(worker.root(), agent, "web", &config);
+    if let Some(port) = port {
+        let given =
+            nomad::PortMapping { label: "http".into(), value: port.into(), to: 0, host_ip: String::new() };
+        task.config.resources.as_mut().expect("it has some").ports.push(given);
+    }
+    task
+}
+
+fn end(agent: &Agent, mut task: TaskSetup) {
+    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
+    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_cgroups();
+}
+
+#[test]
+fn tasks_of_all_orchestrators_outlive_a_kill_of_the_daemon_beside_each_other() {
+    let each = number("SWITCHYARD_TEST_TASKS", TASKS);
+    let cluster = SwarmCluster::new();
+    let (_registry, image) = registry(&cluster);
+    let mut worker = SwarmWorker::start(&cluster, |_| String::new());
+    worker.join(&cluster, &cluster.token("worker"));
+    create(&cluster, "many", &["--replicas", &each.to_string()], &image, "exec sleep 1000");
+    let agent = Agent::start(worker.root(), &json!({}));
+    let jobs: Vec<TaskSetup> = (0..each).map(|_| nomad_task(&worker, &agent, &image, None)).collect();
+    let pods: Vec<Pod> = thread::scope(|scope| {
+        scope.spawn(|| {
+            for job in &jobs {
+                agent.driver().start(&job.config).expect("it starts");
+            }
+        });
+        let pods = (0..each).map(|_| {
+            let pod = Pod::run(&worker, &image);
+            let container = pod.create(|_| {}).expect("it is created");
+            pod.cri().start(&container).expect("it starts");
+            pod
+        });
+        pods.collect()
+    });
+    cluster.wait_until("all tasks run", || running(&cluster, "many") == each);
+    let before = processes(&worker);
+    for owner in ["kubernetes", "nomad", "swarm"] {
+        assert_eq!(count(&before, owner), each, "{owner}: {before:?}");
+    }
+    let listed = tasks(&cluster, "many");
+
+    worker.daemon().kill9();
+    worker.daemon().restart();
+    cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
+    assert_eq!(processes(&worker), before);
+    assert_eq!(tasks(&cluster, "many").len(), listed.len(), "no task has a successor");
+    let agent = Agent::start(worker.root(), &json!({}));
+    for job in jobs {
+        end(&agent, job);
+    }
+    assert_eq!(count(&processes(&worker), "nomad"), 0);
+    drop(pods);
+    assert_eq!(count(&processes(&worker), "kubernetes"), 0);
+    assert_eq!(count(&processes(&worker), "swarm"), each);
+    cluster.docker(&["service", "rm", "many"]);
+    cluster.wait_until("all tasks are removed", || objects(&worker).is_empty());
+}
+
+/// Creates a service with a port of the node, which is not tried again.
+fn publish(cluster: &SwarmCluster, name: &str, image: &str) {
+    let options = ["service", "create", "--detach", "--no-resolve-image", "--restart-condition", "none"];
+    let port = format!("mode=host,published={PORT},target=80");
+    let place = ["--constraint", "node.role==worker", "--network", "bridge", "--publish", &port];
+    cluster.docker(&[&options[..], &place, &["--name", name, image, "sleep", "1000"]].concat());
+}
+
+/// A pod that claims the port.
+fn pod_with_port(worker: &SwarmWorker, image: &str) -> Result<Pod, tonic::Status> {
+    let port = i32::from(PORT);
+    Pod::try_run(worker, image, |config| {
+        config.port_mappings =
+            vec![cri::PortMapping { container_port: port, host_port: port, ..Default::default() }];
+    })
+}
+
+#[test]
+fn last_port_goes_to_one_orchestrator_and_the_others_are_told_which() {
+    let cluster = SwarmCluster::new();
+    let (_registry, image) = registry(&cluster);
+    let worker = SwarmWorker::start(&cluster, |_| String::new());
+    worker.join(&cluster, &cluster.token("worker"));
+    let agent = Agent::start(worker.root(), &json!({}));
+    let job = nomad_task(&worker, &agent, &image, Some(PORT));
+    let is_refused_by = |text: &str, owner: &str| {
+        assert!(text.contains(&format!("{PORT}/tcp")) && text.contains(&format!("of {owner}")), "{text}");
+    };
+    let rejected_by = |service: &str, owner: &str| {
+        publish(&cluster, service, &image);
+        let is_rejected = || tasks(&cluster, service).iter().any(|task| task.contains(" Rejected "));
+        cluster.wait_until("it is rejected", is_rejected);
+        is_refused_by(&tasks(&cluster, service).concat(), owner);
+        cluster.docker(&["service", "rm", service]);
+    };
+
+    let pod = pod_with_port(&worker, &image).expect("the port is free");
+    is_refused_by(agent.driver().start(&job.config).expect_err("a pod has it").message(), "kubernetes");
+    rejected_by("after-pod", "kubernetes");
+    drop(pod);
+
+    agent.driver().start(&job.config).expect("the port is free");
+    is_refused_by(pod_with_port(&worker, &image).err().expect("a job has it").message(), "nomad");
+    rejected_by("after-job", "nomad");
+    end(&agent, job);
+
+    publish(&cluster, "web", &image);
+    cluster.wait_until("it runs", || running(&cluster, "web") == 1);
+    let job = nomad_task(&worker, &agent, &image, Some(PORT));
+    is_refused_by(agent.driver().start(&job.config).expect_err("a service has it").message(), "swarm");
+    is_refused_by(pod_with_port(&worker, &image).err().expect("a service has it").message(), "swarm");
+    cluster.docker(&["service", "rm", "web"]);
+    cluster.wait_until("its task is removed", || objects(&worker).is_empty());
+    agent.driver().start(&job.config).expect("the port is free");
+    end(&agent, job);
+    worker.output(&["swarm", "leave"]);
+}
+
+/// Who has the only device.
+fn holders(worker: &SwarmWorker) -> Vec<String> {
+    let report: Value =
+        serde_json::from_str(&worker.output(&["devices", "--output", "json"])).expect("it is JSON");
+    let holders = report["slots"][0]["holders"].as_array().unwrap_or_else(|| panic!("{report:#}"));
+    holders.iter().map(|holder| holder["owner"].as_str().expect("it is text").to_owned()).collect()
+}
+
+#[track_caller]
+fn wait_free(worker: &SwarmWorker) {
+    assert!(eventually(SOON, || holders(worker).is_empty()), "{:?}", holders(worker));
+}
+
+#[test]
+fn last_device_goes_to_one_orchestrator_and_the_others_wait_or_are_told_which() {
+    let cluster = SwarmCluster::new();
+    let (_registry, image) = registry(&cluster);
+    let worker = SwarmWorker::start(&cluster, |root| {
+        let dir = root.path().join("dev");
+        fs::create_dir(&dir).expect("the root can be written");
+        make_device(&dir.join("acme0"));
+        format!(
+            "[devices]\nrestart_grace_seconds = 1\nnamed = \"refuse\"\n[[devices.groups]]\nvendor = \"acme\"\n\
+             type = \"tpu\"\nname = \"v2\"\npaths = [\"{}/acme[0-9]\"]\n",
+            dir.display()
+        )
+    });
+    worker.join(&cluster, &cluster.token("worker"));
+    let agent = Agent::start(worker.root(), &json!({}));
+    let plugin = LaunchedDevicePlugin::launch(worker.root());
+    let path = worker.root().path().join("dev/acme0").display().to_string();
+    let device = cri::Device { host_path: path.clone(), container_path: path, permissions: "rw".to_owned() };
+    let wait_id = || -> Option<String> {
+        let report: Value = serde_json::from_str(&worker.output(&["devices", "--output", "json"])).ok()?;
+        report["slots"][0]["id"].as_str().map(str::to_owned)
+    };
+    assert!(eventually(SOON, || wait_id().is_some()), "there is no device");
+    let id = wait_id().expect("there is a device");
+    let pod = Pod::run(&worker, &image);
+    let of_pod = || pod.create(|config| config.devices = vec![device.clone()]);
+    let of_service = |name: &str| {
+        create(&cluster, name, &["--generic-resource", &format!("{TPU}=1")], &image, "exec sleep 1000");
+    };
+    let give_back = |reserved: &switchyard_proto::nomad::device::ContainerReservation| {
+        let mut job = nomad_task(&worker, &agent, &image, None);
+        job.config.device_env.extend(reserved.envs.clone());
+        job.config.env.extend(reserved.envs.clone());
+        agent.driver().start(&job.config).expect("it starts with the device");
+        assert_eq!(holders(&worker), ["nomad"]);
+        end(&agent, job);
+    };
+
+    let container = of_pod().expect("the device is free");
+    assert_eq!(holders(&worker), ["kubernetes"]);
+    let refused = plugin.reserve(&[&id]).expect_err("a pod has it");
+    assert!(refused.message().contains("kubernetes"), "{refused:?}");
+    of_service("waiting");
+    cluster.wait_until("the service waits", || is_waiting(&cluster, "waiting"));
+    pod.cri().remove(&container).expect("it can be removed");
+    cluster.wait_until("the service has the device", || running(&cluster, "waiting") == 1);
+    assert_eq!(holders(&worker), ["swarm"]);
+    let refused = plugin.reserve(&[&id]).expect_err("a service has it");
+    assert!(refused.message().contains("swarm"), "{refused:?}");
+    let refused = of_pod().expect_err("a service has it");
+    assert!(refused.message().contains("of swarm"), "{refused:?}");
+    cluster.docker(&["service", "rm", "waiting"]);
+    wait_free(&worker);
+
+    for round in 0..ROUNDS {
+        let name = format!("race{round}");
+        // A service takes longer until it asks: with a head start each wins now and then.
+        let pause = Duration::from_millis(400 * u64::from(round));
+        let (reserved, container) = thread::scope(|scope| {
+            let reserving = scope.spawn(|| {
+                thread::sleep(pause);
+                plugin.reserve(&[&id])
+            });
+            scope.spawn(|| of_service(&name));
+            thread::sleep(pause);
+            let container = of_pod();
+            (reserving.join().expect("it answers"), container)
+        });
+        let won = usize::from(reserved.is_ok()) + usize::from(container.is_ok());
+        assert!(won < 2, "both have it: {reserved:?}, {container:?}");
+        if won == 0 {
+            cluster.wait_until("the service has the device", || running(&cluster, &name) == 1);
+            assert_eq!(holders(&worker), ["swarm"]);
+        } else {
+            assert_eq!(holders(&worker).len(), 1);
+        }
+        cluster.docker(&["service", "rm", &name]);
+        if let Ok(reserved) = reserved {
+            give_back(&reserved);
+        }
+        if let Ok(container) = container {
+            pod.cri().remove(&container).expect("it can be removed");
+        }
+        wait_free(&worker);
+    }
+    drop(pod);
+    worker.output(&["swarm", "leave"]);
+}
