@@ -19,6 +19,7 @@ mod scale;
 mod services;
 mod sessions;
 mod tasks;
+mod updates;
 
 /// Waits until the only worker is ready.
 #[track_caller]

@@ -91,8 +91,11 @@ fn manager_places_services_on_a_network_with_a_configuration_of_the_node() {
     worker.join(&cluster, &cluster.token("worker"));
     let own = worker.root().network().name().to_owned();
     let network = ["network", "create", "--driver", "bridge", "--scope", "swarm", "--config-from"];
-    cluster.docker(&[&network[..], &[&own, "storage"]].concat());
-    cluster.docker(&[&network[..], &["absent", "nowhere"]].concat());
+    for (configuration, name) in [(own.as_str(), "storage"), ("absent", "nowhere")] {
+        // Newer managers want one that they know.
+        cluster.docker(&["network", "create", "--config-only", configuration]);
+        cluster.docker(&[&network[..], &[configuration, name]].concat());
+    }
     let create = |name: &str, network: &str| {
         let place =
             ["service", "create", "--detach", "--no-resolve-image", "--constraint", "node.role==worker"];
