@@ -4,6 +4,7 @@
 #[expect(clippy::wildcard_enum_match_arm, reason = "only some kinds of items and patterns matter")]
 mod circles;
 mod dependencies;
+mod documents;
 mod files;
 mod floors;
 mod glossary;

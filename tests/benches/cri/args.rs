@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
+use crate::swarm::SwarmSize;
+use crate::tasks::TasksSize;
+
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
@@ -172,6 +175,28 @@ impl Args {
     /// Whether a part is measured.
     pub(crate) fn wants(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
+    }
+
+    /// How much of Nomad's tasks.
+    pub(crate) fn tasks_size(&self) -> TasksSize {
+        TasksSize {
+            starts: self.tasks,
+            warm_up: self.warm_up,
+            bursts: self.task_bursts,
+            burst: self.task_burst,
+            running: self.tasks_running,
+        }
+    }
+
+    /// How much of the tasks of a swarm.
+    pub(crate) fn swarm_size(&self) -> SwarmSize {
+        SwarmSize {
+            starts: self.swarm_tasks,
+            warm_up: self.warm_up,
+            joins: self.swarm_joins,
+            services: self.swarm_services,
+            running: self.swarm_running,
+        }
     }
 
     /// Little of everything, if that is wanted.

@@ -159,24 +159,10 @@ async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) ->
         measure_crun(args, stand, report).await?;
     }
     if args.wants(Part::Tasks) {
-        let size = tasks::TasksSize {
-            starts: args.tasks,
-            warm_up: args.warm_up,
-            bursts: args.task_bursts,
-            burst: args.task_burst,
-            running: args.tasks_running,
-        };
-        tasks::measure(stand, size, report).await?;
+        tasks::measure(stand, args.tasks_size(), report).await?;
     }
     if args.wants(Part::Swarm) {
-        let size = swarm::SwarmSize {
-            starts: args.swarm_tasks,
-            warm_up: args.warm_up,
-            joins: args.swarm_joins,
-            services: args.swarm_services,
-            running: args.swarm_running,
-        };
-        swarm::measure(size, report).await?;
+        swarm::measure(args.swarm_size(), report).await?;
     }
     if args.wants(Part::Devices) || args.wants(Part::Storm) {
         measure_devices(args, stand, report).await?;

@@ -159,7 +159,16 @@ async fn internal_network_leads_nowhere_and_one_without_a_subnet_has_free_addres
 /// Creates a service on this network, on the worker.
 fn create_on(cluster: &SwarmCluster, name: &str, network: &str, image: &str, script: &str) {
     let options = ["service", "create", "--detach", "--no-resolve-image", "--restart-delay", "500ms"];
-    let place = ["--constraint", "node.role==worker", "--network", network, "--name", name];
+    let place = [
+        "--stop-grace-period",
+        "100ms",
+        "--constraint",
+        "node.role==worker",
+        "--network",
+        network,
+        "--name",
+        name,
+    ];
     cluster.docker(&[&options[..], &place, &[image, "sh", "-c", script]].concat());
 }
 

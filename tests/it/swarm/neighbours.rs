@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::nomad::device::ContainerReservation;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_tests::host::{eventually, number};
 use switchyard_tests::nomad::{Agent, TaskSetup};
+use switchyard_tests::registry::Registry;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::worker::SwarmWorker;
+use tonic::Status;
 
 use super::resources::{Pod, is_waiting, running};
 use super::services::{create, objects, registry, tasks};
@@ -27,7 +30,7 @@ const PORT: u16 = 8080;
 /// How long a device or a port may take to be free.
 const SOON: Duration = Duration::from_secs(20);
 /// How often all three race.
-const ROUNDS: u32 = 4;
+const ROUNDS: u32 = 3;
 
 /// What runs on the daemon: by owner and id, the main process.
 fn processes(worker: &SwarmWorker) -> BTreeMap<(String, String), u64> {
@@ -121,7 +124,7 @@ fn publish(cluster: &SwarmCluster, name: &str, image: &str) {
 }
 
 /// A pod that claims the port.
-fn pod_with_port(worker: &SwarmWorker, image: &str) -> Result<Pod, tonic::Status> {
+fn pod_with_port(worker: &SwarmWorker, image: &str) -> Result<Pod, Status> {
     let port = i32::from(PORT);
     Pod::try_run(worker, image, |config| {
         config.port_mappings =
@@ -170,105 +173,155 @@ fn last_port_goes_to_one_orchestrator_and_the_others_are_told_which() {
     worker.output(&["swarm", "leave"]);
 }
 
-/// Who has the only device.
-fn holders(worker: &SwarmWorker) -> Vec<String> {
-    let report: Value =
-        serde_json::from_str(&worker.output(&["devices", "--output", "json"])).expect("it is JSON");
-    let holders = report["slots"][0]["holders"].as_array().unwrap_or_else(|| panic!("{report:#}"));
-    holders.iter().map(|holder| holder["owner"].as_str().expect("it is text").to_owned()).collect()
+/// A node with one device that all three may use.
+struct DeviceNode {
+    agent: Agent,
+    plugin: LaunchedDevicePlugin,
+    /// A pod without the device.
+    pod: Pod,
+    /// The device, as a container asks for it.
+    device: cri::Device,
+    /// The device, as an agent asks for it.
+    id: String,
+    image: String,
+    worker: SwarmWorker,
+    _registry: Registry,
+    // Last: its drop removes the network namespace of the others.
+    cluster: SwarmCluster,
 }
 
-#[track_caller]
-fn wait_free(worker: &SwarmWorker) {
-    assert!(eventually(SOON, || holders(worker).is_empty()), "{:?}", holders(worker));
+impl DeviceNode {
+    fn start() -> Self {
+        let cluster = SwarmCluster::new();
+        let (registry, image) = registry(&cluster);
+        let worker = SwarmWorker::start(&cluster, |root| {
+            let dir = root.path().join("dev");
+            fs::create_dir(&dir).expect("the root can be written");
+            make_device(&dir.join("acme0"));
+            format!(
+                "[devices]\nrestart_grace_seconds = 1\nnamed = \"refuse\"\n[[devices.groups]]\nvendor = \"acme\"\n\
+                 type = \"tpu\"\nname = \"v2\"\npaths = [\"{}/acme[0-9]\"]\n",
+                dir.display()
+            )
+        });
+        worker.join(&cluster, &cluster.token("worker"));
+        let agent = Agent::start(worker.root(), &json!({}));
+        let plugin = LaunchedDevicePlugin::launch(worker.root());
+        let path = worker.root().path().join("dev/acme0").display().to_string();
+        let device =
+            cri::Device { host_path: path.clone(), container_path: path, permissions: "rw".to_owned() };
+        let pod = Pod::run(&worker, &image);
+        let mut id = None;
+        let is_found = || {
+            id = devices(&worker)["slots"][0]["id"].as_str().map(str::to_owned);
+            id.is_some()
+        };
+        assert!(eventually(SOON, is_found), "there is no device");
+        let id = id.expect("it was found");
+        Self { agent, plugin, pod, device, id, image, worker, _registry: registry, cluster }
+    }
+
+    /// Creates a container of the pod with the device.
+    fn create_container(&self) -> Result<String, Status> {
+        self.pod.create(|config| config.devices = vec![self.device.clone()])
+    }
+
+    fn remove_container(&self, container: &str) {
+        self.pod.cri().remove(container).expect("it can be removed");
+    }
+
+    /// Reserves the device for a task, as an agent does.
+    fn reserve(&self) -> Result<ContainerReservation, Status> {
+        self.plugin.reserve(&[&self.id])
+    }
+
+    /// Runs the task for which the device is reserved, and ends it.
+    fn run_and_end(&self, reserved: &ContainerReservation) {
+        let mut job = nomad_task(&self.worker, &self.agent, &self.image, None);
+        job.config.device_env.extend(reserved.envs.clone());
+        job.config.env.extend(reserved.envs.clone());
+        self.agent.driver().start(&job.config).expect("it starts with the device");
+        assert_eq!(self.holders(), ["nomad"]);
+        end(&self.agent, job);
+    }
+
+    /// Creates a service whose task wants the device.
+    fn create_service(&self, name: &str) {
+        let wanted = format!("{TPU}=1");
+        create(&self.cluster, name, &["--generic-resource", &wanted], &self.image, "exec sleep 1000");
+    }
+
+    /// The owners of what has the device.
+    fn holders(&self) -> Vec<String> {
+        let report = devices(&self.worker);
+        let holders = report["slots"][0]["holders"].as_array().unwrap_or_else(|| panic!("{report:#}"));
+        holders.iter().map(|holder| holder["owner"].as_str().expect("it is text").to_owned()).collect()
+    }
+
+    #[track_caller]
+    fn wait_free(&self) {
+        assert!(eventually(SOON, || self.holders().is_empty()), "{:?}", self.holders());
+    }
+}
+
+/// What `switchyard devices` shows.
+fn devices(worker: &SwarmWorker) -> Value {
+    serde_json::from_str(&worker.output(&["devices", "--output", "json"])).expect("it is JSON")
 }
 
 #[test]
 fn last_device_goes_to_one_orchestrator_and_the_others_wait_or_are_told_which() {
-    let cluster = SwarmCluster::new();
-    let (_registry, image) = registry(&cluster);
-    let worker = SwarmWorker::start(&cluster, |root| {
-        let dir = root.path().join("dev");
-        fs::create_dir(&dir).expect("the root can be written");
-        make_device(&dir.join("acme0"));
-        format!(
-            "[devices]\nrestart_grace_seconds = 1\nnamed = \"refuse\"\n[[devices.groups]]\nvendor = \"acme\"\n\
-             type = \"tpu\"\nname = \"v2\"\npaths = [\"{}/acme[0-9]\"]\n",
-            dir.display()
-        )
-    });
-    worker.join(&cluster, &cluster.token("worker"));
-    let agent = Agent::start(worker.root(), &json!({}));
-    let plugin = LaunchedDevicePlugin::launch(worker.root());
-    let path = worker.root().path().join("dev/acme0").display().to_string();
-    let device = cri::Device { host_path: path.clone(), container_path: path, permissions: "rw".to_owned() };
-    let wait_id = || -> Option<String> {
-        let report: Value = serde_json::from_str(&worker.output(&["devices", "--output", "json"])).ok()?;
-        report["slots"][0]["id"].as_str().map(str::to_owned)
-    };
-    assert!(eventually(SOON, || wait_id().is_some()), "there is no device");
-    let id = wait_id().expect("there is a device");
-    let pod = Pod::run(&worker, &image);
-    let of_pod = || pod.create(|config| config.devices = vec![device.clone()]);
-    let of_service = |name: &str| {
-        create(&cluster, name, &["--generic-resource", &format!("{TPU}=1")], &image, "exec sleep 1000");
-    };
-    let give_back = |reserved: &switchyard_proto::nomad::device::ContainerReservation| {
-        let mut job = nomad_task(&worker, &agent, &image, None);
-        job.config.device_env.extend(reserved.envs.clone());
-        job.config.env.extend(reserved.envs.clone());
-        agent.driver().start(&job.config).expect("it starts with the device");
-        assert_eq!(holders(&worker), ["nomad"]);
-        end(&agent, job);
-    };
-
-    let container = of_pod().expect("the device is free");
-    assert_eq!(holders(&worker), ["kubernetes"]);
-    let refused = plugin.reserve(&[&id]).expect_err("a pod has it");
+    let node = DeviceNode::start();
+    let container = node.create_container().expect("the device is free");
+    assert_eq!(node.holders(), ["kubernetes"]);
+    let refused = node.reserve().expect_err("a pod has it");
     assert!(refused.message().contains("kubernetes"), "{refused:?}");
-    of_service("waiting");
-    cluster.wait_until("the service waits", || is_waiting(&cluster, "waiting"));
-    pod.cri().remove(&container).expect("it can be removed");
-    cluster.wait_until("the service has the device", || running(&cluster, "waiting") == 1);
-    assert_eq!(holders(&worker), ["swarm"]);
-    let refused = plugin.reserve(&[&id]).expect_err("a service has it");
+    node.create_service("waiting");
+    node.cluster.wait_until("the service waits", || is_waiting(&node.cluster, "waiting"));
+    node.remove_container(&container);
+    node.cluster.wait_until("the service has the device", || running(&node.cluster, "waiting") == 1);
+    assert_eq!(node.holders(), ["swarm"]);
+    let refused = node.reserve().expect_err("a service has it");
     assert!(refused.message().contains("swarm"), "{refused:?}");
-    let refused = of_pod().expect_err("a service has it");
+    let refused = node.create_container().expect_err("a service has it");
     assert!(refused.message().contains("of swarm"), "{refused:?}");
-    cluster.docker(&["service", "rm", "waiting"]);
-    wait_free(&worker);
-
+    node.cluster.docker(&["service", "rm", "waiting"]);
+    node.wait_free();
     for round in 0..ROUNDS {
-        let name = format!("race{round}");
-        // A service takes longer until it asks: with a head start each wins now and then.
-        let pause = Duration::from_millis(400 * u64::from(round));
-        let (reserved, container) = thread::scope(|scope| {
-            let reserving = scope.spawn(|| {
-                thread::sleep(pause);
-                plugin.reserve(&[&id])
-            });
-            scope.spawn(|| of_service(&name));
-            thread::sleep(pause);
-            let container = of_pod();
-            (reserving.join().expect("it answers"), container)
-        });
-        let won = usize::from(reserved.is_ok()) + usize::from(container.is_ok());
-        assert!(won < 2, "both have it: {reserved:?}, {container:?}");
-        if won == 0 {
-            cluster.wait_until("the service has the device", || running(&cluster, &name) == 1);
-            assert_eq!(holders(&worker), ["swarm"]);
-        } else {
-            assert_eq!(holders(&worker).len(), 1);
-        }
-        cluster.docker(&["service", "rm", &name]);
-        if let Ok(reserved) = reserved {
-            give_back(&reserved);
-        }
-        if let Ok(container) = container {
-            pod.cri().remove(&container).expect("it can be removed");
-        }
-        wait_free(&worker);
+        race(&node, round);
     }
-    drop(pod);
-    worker.output(&["swarm", "leave"]);
+    node.worker.output(&["swarm", "leave"]);
+}
+
+/// All three want the device at once.
+fn race(node: &DeviceNode, round: u32) {
+    let name = format!("race{round}");
+    // A service takes longer until it asks: with a head start each wins now and then.
+    let pause = Duration::from_millis(400 * u64::from(round));
+    let (reserved, container) = thread::scope(|scope| {
+        let reserving = scope.spawn(|| {
+            thread::sleep(pause);
+            node.reserve()
+        });
+        scope.spawn(|| node.create_service(&name));
+        thread::sleep(pause);
+        let container = node.create_container();
+        (reserving.join().expect("it answers"), container)
+    });
+    match (&reserved, &container) {
+        (Ok(_), Ok(_)) => panic!("both have it: {reserved:?}, {container:?}"),
+        (Err(_), Err(_)) => {
+            node.cluster.wait_until("the service has the device", || running(&node.cluster, &name) == 1);
+            assert_eq!(node.holders(), ["swarm"]);
+        }
+        (Ok(_), Err(_)) | (Err(_), Ok(_)) => assert_eq!(node.holders().len(), 1),
+    }
+    node.cluster.docker(&["service", "rm", &name]);
+    if let Ok(reserved) = reserved {
+        node.run_and_end(&reserved);
+    }
+    if let Ok(container) = container {
+        node.remove_container(&container);
+    }
+    node.wait_free();
 }

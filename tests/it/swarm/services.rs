@@ -30,6 +30,9 @@ pub(super) fn create(cluster: &SwarmCluster, name: &str, options: &[&str], image
         "node.role==worker",
         "--network",
         "host",
+        // Shells and `sleep` as the first process of a container ignore SIGTERM.
+        "--stop-grace-period",
+        "100ms",
         "--name",
         name,
     ];

@@ -117,6 +117,8 @@ pub fn task(
     let mut container = swarm::ContainerSpec {
         image: world.image(),
         command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+        // Shells and `sleep` as the first process of a container ignore SIGTERM.
+        stop_grace_period: Some(prost_types::Duration { seconds: 0, nanos: 100_000_000 }),
         ..Default::default()
     };
     change(&mut container);

@@ -118,18 +118,31 @@ impl Members {
         Ok(Pair { theirs: dockerd()?, ours })
     }
 
-    /// What the daemon's memory grows by with many tasks, beside others, in MiB.
-    pub(super) fn grow(&mut self, count: u32) -> Result<f64, Failure> {
-        let first = self.create(&self.ours, BASELINE_TASKS)?;
-        self.until_running(&first, BASELINE_TASKS)?;
+    /// What the daemon's memory grows by with many tasks, beside others, in MiB; so many of them are assigned at once.
+    pub(super) fn grow(&mut self, count: u32, at_once: u32) -> Result<f64, Failure> {
+        let mut services = self.run(BASELINE_TASKS, at_once)?;
         let before = self.memory()?;
-        let second = self.create(&self.ours, count)?;
-        self.until_running(&second, count)?;
+        services.extend(self.run(count, at_once)?);
         let after = self.memory()?;
-        self.remove(&first)?;
-        self.remove(&second)?;
+        for service in services {
+            self.remove(&service)?;
+        }
         self.until_empty()?;
         Ok(after - before)
+    }
+
+    /// Runs many tasks, so many at once; the names of their services.
+    fn run(&self, count: u32, at_once: u32) -> Result<Vec<String>, Failure> {
+        let mut services = Vec::new();
+        let mut left = count;
+        while left > 0 {
+            let replicas = left.min(at_once);
+            let service = self.create(&self.ours, replicas)?;
+            self.until_running(&service, replicas)?;
+            services.push(service);
+            left -= replicas;
+        }
+        Ok(services)
     }
 
     fn service(&self, node: &str) -> Result<Duration, Failure> {
