@@ -18,7 +18,7 @@ use crate::pair::Pair;
 /// How long the daemon rests before its memory is read.
 pub(super) const REST: Duration = Duration::from_secs(3);
 /// Tasks that run already when memory is looked at first.
-pub(super) const BASELINE_TASKS: u32 = 20;
+pub(super) const BASELINE_TASKS: u32 = 40;
 /// How long the manager may take for anything.
 const LIMIT: Duration = Duration::from_secs(120);
 /// How often it is asked.
