@@ -43,8 +43,10 @@ fn every_step_has_a_kill_test() {
     // criu is part of checkpoints, and does not support the kernels of some machines; many machines have no
     // project quotas: `tests/guest/checkpoint.rs` and `tests/guest/quota.rs` run these cases, if the guest is
     // asked for them.
-    let in_the_guest =
-        [(Operation::CheckpointTask, " --only during_checkpoint"), (Operation::LimitDisk, " --only quota")];
+    let in_the_guest = [
+        (Operation::CheckpointTask, " --only kill_during_checkpoint"),
+        (Operation::LimitDisk, " --only kill_during_disk_quota"),
+    ];
     for (operation, facts) in in_the_guest {
         assert!(include_str!("../run").contains(facts), "tests/run has no{facts}: no kill at {operation:?}");
     }

@@ -173,8 +173,8 @@ fn last_port_goes_to_one_orchestrator_and_the_others_are_told_which() {
     worker.output(&["swarm", "leave"]);
 }
 
-/// A node with one device that all three may use.
-struct DeviceNode {
+/// The only device of a node, which all three may use.
+struct SharedDevice {
     agent: Agent,
     plugin: LaunchedDevicePlugin,
     /// A pod without the device.
@@ -190,7 +190,7 @@ struct DeviceNode {
     cluster: SwarmCluster,
 }
 
-impl DeviceNode {
+impl SharedDevice {
     fn start() -> Self {
         let cluster = SwarmCluster::new();
         let (registry, image) = registry(&cluster);
@@ -271,7 +271,7 @@ fn devices(worker: &SwarmWorker) -> Value {
 
 #[test]
 fn last_device_goes_to_one_orchestrator_and_the_others_wait_or_are_told_which() {
-    let node = DeviceNode::start();
+    let node = SharedDevice::start();
     let container = node.create_container().expect("the device is free");
     assert_eq!(node.holders(), ["kubernetes"]);
     let refused = node.reserve().expect_err("a pod has it");
@@ -294,7 +294,7 @@ fn last_device_goes_to_one_orchestrator_and_the_others_wait_or_are_told_which() 
 }
 
 /// All three want the device at once.
-fn race(node: &DeviceNode, round: u32) {
+fn race(node: &SharedDevice, round: u32) {
     let name = format!("race{round}");
     // A service takes longer until it asks: with a head start each wins now and then.
     let pause = Duration::from_millis(400 * u64::from(round));

@@ -33,7 +33,7 @@ use crate::tasks::nomad::{INSIDE, TaskNetwork, free_port, on_own_thread};
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Both sides.
-struct Sides {
+struct AssignmentSides {
     node: SwarmNode,
     bare: BareContainerd,
     /// The image, by its digest.
@@ -47,7 +47,7 @@ pub(super) fn measure(starts: u32, warm_up: u32) -> Result<[Vec<Pair<Duration>>;
         // The fixture needs a runtime with threads.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(async {
-            let sides = Sides::start().await?;
+            let sides = AssignmentSides::start().await?;
             let host = sides.pairs(starts, warm_up, false).await?;
             let own = sides.pairs(starts, warm_up, true).await?;
             sides.end().await;
@@ -56,9 +56,9 @@ pub(super) fn measure(starts: u32, warm_up: u32) -> Result<[Vec<Pair<Duration>>;
     })?
 }
 
-// === impl Sides ===
+// === impl AssignmentSides ===
 
-impl Sides {
+impl AssignmentSides {
     async fn start() -> Result<Self, Failure> {
         let world = tokio::task::block_in_place(BackendFixture::new);
         let repository = "library/busybox";
