@@ -107,7 +107,8 @@ impl Worker {
         let shared = Arc::clone(&self.shared);
         let _guard = shared.locks.lock(self.id.clone()).await;
         if !self.is_removed() {
-            self.take_up().await;
+            // Boxed, as each step but the wait: most of its life a task runs, and then none of them takes memory.
+            Box::pin(self.take_up()).await;
         }
         while !self.is_removed() {
             let wanted = self.wanted.borrow_and_update().state;
@@ -141,7 +142,7 @@ impl Worker {
                 }
             }
         }
-        self.remove().await;
+        Box::pin(self.remove()).await;
     }
 
     fn is_removed(&self) -> bool {
@@ -260,10 +261,10 @@ impl Worker {
     async fn perform(&mut self, step: Step) -> Performed {
         let done = match step {
             Step::Check => self.check(),
-            Step::Prepare => return self.prepare().await,
-            Step::Start => return self.start().await,
+            Step::Prepare => return Box::pin(self.prepare()).await,
+            Step::Start => return Box::pin(self.start()).await,
             Step::Wait => return self.wait().await,
-            Step::Stop => self.stop().await,
+            Step::Stop => Box::pin(self.stop()).await,
         };
         Some(match done {
             Ok(()) => Outcome::Done,

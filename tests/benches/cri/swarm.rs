@@ -10,7 +10,6 @@ use crate::failure::Failure;
 use crate::pair::Pair;
 use crate::report::{Report, progress};
 use crate::row::{Goal, Row};
-use crate::tasks::AT_ONCE;
 use members::Members;
 
 /// How much there is of it.
@@ -63,16 +62,14 @@ pub(crate) async fn measure(size: SwarmSize, report: &mut Report) -> Result<(), 
             progress("services", done, size.services);
         }
     }
-    let growth = members.grow(size.running, u32::try_from(AT_ONCE)?)?;
-    let burst_growth = members.grow(size.running, size.running)?;
-    let for_each = |mib: f64| mib * 1024.0 / f64::from(size.running);
+    let growth = members.grow(size.running)?;
     let milliseconds = joins.iter().map(|took| took.as_secs_f64() * 1000.0);
     let rows = vec![
         Row::ours("join until Ready", "ms", milliseconds),
         Row::times("service create until RUNNING", pairs).goal(Goal::RatioAtMost(1.0)),
         Row::ours("daemon, more as a member", "MiB", [after - before]).goal(Goal::OursAtMost(2.0)),
-        Row::ours("daemon, for each task", "KiB", [for_each(growth)]).goal(Goal::OursAtMost(30.0)),
-        Row::ours("the same, all assigned at once", "KiB", [for_each(burst_growth)]),
+        Row::ours("daemon, for each task", "KiB", [growth * 1024.0 / f64::from(size.running)])
+            .goal(Goal::OursAtMost(30.0)),
     ];
     let note = format!(
         "One manager, a dockerd; {} services of one task on each worker, on the host's network, from the request until the manager\n\

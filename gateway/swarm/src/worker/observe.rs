@@ -131,7 +131,7 @@ impl Worker {
 
     /// Stops an unhealthy task, which has failed whatever its exit code is.
     async fn end_unhealthy(&mut self) -> Outcome {
-        if let Err(error) = self.stop().await {
+        if let Err(error) = Box::pin(self.stop()).await {
             return Outcome::Temporary(error.status_text());
         }
         let exit = match self.task_object() {
@@ -150,7 +150,7 @@ impl Worker {
 
     /// The outcome of a task that has exited, once what it held is free for the next one.
     async fn ended(&self, failure: Option<String>) -> Outcome {
-        if let Err(error) = self.release().await {
+        if let Err(error) = Box::pin(self.release()).await {
             return Outcome::Temporary(error.status_text());
         }
         failure.map_or(Outcome::Done, Outcome::Fatal)

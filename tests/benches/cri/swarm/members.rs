@@ -19,6 +19,8 @@ use crate::pair::Pair;
 pub(super) const REST: Duration = Duration::from_secs(3);
 /// Tasks that run already when memory is looked at first.
 pub(super) const BASELINE_TASKS: u32 = 40;
+/// Tasks that are assigned at once outside of measurements.
+const AT_ONCE: u32 = 8;
 /// How long the manager may take for anything.
 const LIMIT: Duration = Duration::from_secs(120);
 /// How often it is asked.
@@ -118,17 +120,24 @@ impl Members {
         Ok(Pair { theirs: dockerd()?, ours })
     }
 
-    /// What the daemon's memory grows by with many tasks, beside others, in MiB; so many of them are assigned at once.
-    pub(super) fn grow(&mut self, count: u32, at_once: u32) -> Result<f64, Failure> {
-        let mut services = self.run(BASELINE_TASKS, at_once)?;
+    /// What the daemon's memory grows by with many tasks, beside others, in MiB, after as many have run and ended: what the
+    /// first starts take at once is of the daemon, which keeps it.
+    pub(super) fn grow(&mut self, count: u32) -> Result<f64, Failure> {
+        let first = self.run(count, count)?;
+        self.remove_all(first)?;
+        let mut services = self.run(BASELINE_TASKS, AT_ONCE)?;
         let before = self.memory()?;
-        services.extend(self.run(count, at_once)?);
+        services.extend(self.run(count, AT_ONCE)?);
         let after = self.memory()?;
+        self.remove_all(services)?;
+        Ok(after - before)
+    }
+
+    fn remove_all(&self, services: Vec<String>) -> Result<(), Failure> {
         for service in services {
             self.remove(&service)?;
         }
-        self.until_empty()?;
-        Ok(after - before)
+        self.until_empty()
     }
 
     /// Runs many tasks, so many at once; the names of their services.
