@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::net::if_::if_nametoindex;
 use swarm::TaskState;
 use swarm::task_status::RuntimeStatus;
+use switchyard_contract::Fixture;
 use switchyard_core::id::Owner;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_steps::{Operation, Step};
@@ -134,6 +135,34 @@ async fn tasks_of_a_network_reach_each_other_and_its_bridge_goes_with_the_last()
     let address = server.to_string();
     assert_eq!([rules(bridge), rules(&format!("{address}/32"))], [const { Vec::<String>::new() }; 2]);
     node.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bridge_is_found_again_although_its_file_was_damaged() {
+    let world = tokio::task::block_in_place(BackendFixture::new);
+    let node = SwarmNode::over(&world).await;
+    let free = TestNetwork::new("own", &world.root().path().join("own"));
+    let run = world.root().run();
+    let back = network("ymkwbbwalorn3wk0pf1a1y09r", |spec| spec.ipam = with_subnet(&free.subnet()));
+    let first = on(task(&world, "t1", "exec sleep 1000", |_| {}), &back);
+    node.apply(true, vec![assigned(first.clone())]).await;
+    node.reported("t1", TaskState::Running).await;
+    let before = bridges(&run);
+    node.gateway.shut_down(LIMIT).await.expect("nothing is in flight");
+    drop(node);
+    fs::write(run.join("networks").join(&before[0]).join("network.json"), "{").expect("it can be written");
+
+    world.reopen().await;
+    let node = SwarmNode::over(&world).await;
+    let status = Some(swarm::TaskStatus { state: TaskState::Running.into(), ..Default::default() });
+    let second = on(task(&world, "t2", "exec sleep 1000", |_| {}), &back);
+    node.apply(true, vec![assigned(swarm::Task { status, ..first }), assigned(second)]).await;
+    // The route of the bridge itself does not take its addresses.
+    node.reported("t2", TaskState::Running).await;
+    assert_eq!(bridges(&run), before);
+    assert_ne!(address(&node, "t1"), address(&node, "t2"));
+    node.end().await;
+    assert_eq!(bridges(&run), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -183,7 +183,9 @@ impl BridgeNetwork {
         // Once the bridge exists, the routes to its ranges are its own.
         if !switchyard_namespaces::has_device(name) {
             let routes = Routes::read();
-            if let Some((interface, route)) = self.subnets.iter().find_map(|subnet| routes.conflict(subnet)) {
+            if let Some((interface, route)) =
+                self.subnets.iter().find_map(|subnet| routes.conflict(subnet, name))
+            {
                 return Err(Error::unavailable(format!(
                     "network {name}: {} is taken: the node reaches {route} by {interface}; choose a free range as network.bridge.subnets",
                     self.summary()

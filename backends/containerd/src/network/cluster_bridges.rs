@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use switchyard_cni as cni;
-use switchyard_core::Result;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{ClusterBridge, Subnet};
+use switchyard_core::{Error, Result};
 use switchyard_namespaces::files::write_atomic;
 use switchyard_namespaces::{delete_device, has_device};
 use switchyard_steps::{Step, reach};
@@ -39,7 +39,7 @@ mod definition;
 pub(crate) struct ClusterBridges {
     dir: PathBuf,
     own: OwnBridge,
-    /// By the name of the bridge. It is locked only on blocking threads.
+    /// By the name of the bridge. It is waited for only on blocking threads.
     made: Mutex<BTreeMap<String, MadeBridge>>,
 }
 
@@ -85,8 +85,13 @@ impl ClusterBridges {
     /// Ends what a sandbox holds, after its plugins are done. The bridge goes with its last holder. Idempotent.
     ///
     /// # Errors
-    /// `Internal`, naming what is left; the next release of any sandbox tries it again.
+    /// `Internal` if what the sandbox held cannot be removed. The next release of any sandbox tries it again, and does not
+    /// fail for it.
     pub(crate) async fn release(self: &Arc<Self>, id: SandboxId) -> Result<()> {
+        // Each pod is released, and most nodes have no such bridge. Somebody who has the lock is about to make one, or has one.
+        if self.made.try_lock().is_some_and(|made| made.is_empty()) {
+            return Ok(());
+        }
         let all = Arc::clone(self);
         blocking(move || all.release_blocking(id)).await
     }
@@ -136,7 +141,7 @@ impl ClusterBridges {
             delete_device(interface).map_err(from_namespaces)?;
         }
         let routes = Routes::read();
-        let definition = Definition::new(asked, |subnet| self.conflict(all, &routes, subnet))?;
+        let definition = Definition::new(asked, |subnet| self.conflict(all, &routes, interface, subnet))?;
         create_private_dir_blocking(&self.holders(interface))?;
         create_private_dir_blocking(&self.addresses(interface))?;
         write_atomic(&self.file(interface), definition.to_json().as_bytes(), 0o600)
@@ -145,49 +150,58 @@ impl ClusterBridges {
         Ok(definition)
     }
 
-    /// What has addresses of a subnet already.
+    /// What has addresses of a subnet already, save the bridge `interface` itself: it exists if its file was damaged.
     fn conflict(
         &self,
         all: &BTreeMap<String, MadeBridge>,
         routes: &Routes,
+        interface: &str,
         subnet: &Subnet,
     ) -> Option<String> {
         if let Some(own) = self.own.subnets.iter().find(|own| own.overlaps(subnet)) {
             return Some(format!("the gateway's own bridge {} has {own}", self.own.name));
         }
-        let made = all.values().filter_map(|made| made.definition.as_ref());
-        let other = made.filter_map(|made| Some((made.name(), made.subnet()?)));
-        if let Some((name, other)) = other.into_iter().find(|(_, other)| other.overlaps(subnet)) {
-            return Some(format!("network {name:?} has {other}"));
+        let mut made = all.values().filter_map(|made| made.definition.as_ref());
+        if let Some(other) = made.find(|made| made.subnet().overlaps(subnet)) {
+            return Some(format!("network {:?} has {}", other.name(), other.subnet()));
         }
-        let (interface, route) = routes.conflict(subnet)?;
-        Some(format!("the node reaches {route} by {interface}"))
+        let (other, route) = routes.conflict(subnet, interface)?;
+        Some(format!("the node reaches {route} by {other}"))
     }
 
     fn release_blocking(&self, id: SandboxId) -> Result<()> {
         let mut all = self.made.lock();
-        let mut unused = Vec::new();
+        let mut held = Ok(());
+        let mut removed = Vec::new();
         for (interface, made) in all.iter_mut() {
-            if made.holders.contains(&id) {
-                let holder = self.holders(interface).join(id.to_string());
-                match fs::remove_file(&holder) {
-                    Err(fault) if fault.kind() != ErrorKind::NotFound => {
-                        return Err(io_error("remove", &holder, fault));
-                    }
-                    Ok(()) | Err(_) => {}
-                }
+            let is_own = made.holders.contains(&id);
+            if is_own {
+                self.remove_holder(interface, id)?;
                 made.holders.remove(&id);
                 reach(Step::ClusterBridgeLeft);
             }
-            if made.holders.is_empty() {
-                unused.push(interface.clone());
+            if !made.holders.is_empty() {
+                continue;
+            }
+            match self.remove(interface) {
+                Ok(()) => removed.push(interface.clone()),
+                Err(error) if is_own => held = Err(error),
+                // Of another sandbox, which was told so.
+                Err(error) => report_unused(interface, &error),
             }
         }
-        for interface in unused {
-            self.remove(&interface)?;
+        for interface in removed {
             all.remove(&interface);
         }
-        Ok(())
+        held
+    }
+
+    fn remove_holder(&self, interface: &str, id: SandboxId) -> Result<()> {
+        let holder = self.holders(interface).join(id.to_string());
+        match fs::remove_file(&holder) {
+            Err(fault) if fault.kind() != ErrorKind::NotFound => Err(io_error("remove", &holder, fault)),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     /// Removes a bridge that nobody holds. Idempotent.
@@ -219,7 +233,7 @@ impl ClusterBridges {
             match is_unused.then(|| self.remove(interface)) {
                 Some(Ok(())) => false,
                 Some(Err(error)) => {
-                    tracing::warn!(interface, error = error.report(), "an unused bridge of a cluster stays");
+                    report_unused(interface, &error);
                     true
                 }
                 None => true,
@@ -241,6 +255,14 @@ impl ClusterBridges {
     fn addresses(&self, interface: &str) -> PathBuf {
         self.dir.join(interface).join("addresses")
     }
+}
+
+fn report_unused(interface: &str, error: &Error) {
+    tracing::warn!(
+        interface,
+        error = error.report(),
+        "an unused bridge of a cluster stays: it is removed later"
+    );
 }
 
 /// The names in a directory; none if it is missing.

@@ -17,9 +17,9 @@ impl Routes {
         Self(std::fs::read_to_string(ROUTES).unwrap_or_default())
     }
 
-    /// The interface and the range of a route that overlaps `subnet`, default routes aside. The kernel prints
-    /// an address as one hexadecimal number in the machine's byte order.
-    pub(super) fn conflict(&self, subnet: &Subnet) -> Option<(String, Subnet)> {
+    /// The interface and the range of a route that overlaps `subnet`, save default routes and those of the
+    /// interface `own`. The kernel prints an address as one hexadecimal number in the machine's byte order.
+    pub(super) fn conflict(&self, subnet: &Subnet, own: &str) -> Option<(String, Subnet)> {
         self.0.lines().skip(1).find_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
             let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
@@ -27,8 +27,9 @@ impl Routes {
             let mask = number(fields.get(7)?)?;
             let prefix = u8::try_from(mask.count_ones()).ok().filter(|prefix| *prefix > 0)?;
             let route = Subnet::of_v4(Ipv4Addr::from_bits(to), prefix);
-            (matches!(subnet.first(), IpAddr::V4(_)) && route.overlaps(subnet))
-                .then(|| (fields[0].to_owned(), route))
+            let interface = *fields.first()?;
+            let overlaps = matches!(subnet.first(), IpAddr::V4(_)) && route.overlaps(subnet);
+            (overlaps && interface != own).then(|| (interface.to_owned(), route))
         })
     }
 }
@@ -39,7 +40,9 @@ mod tests {
 
     fn routed(line: &str, subnet: &str) -> Option<(String, String)> {
         let routes = Routes(format!("Iface\tDestination\tGateway\n{line}\n"));
-        routes.conflict(&subnet.parse().unwrap()).map(|(interface, route)| (interface, route.to_string()))
+        routes
+            .conflict(&subnet.parse().unwrap(), "swy-own")
+            .map(|(interface, route)| (interface, route.to_string()))
     }
 
     #[test]
@@ -53,6 +56,7 @@ mod tests {
         assert_eq!(routed(&line, "172.26.0.0/16"), there);
         assert_eq!(routed(&line, "172.26.80.0/20"), None);
         assert_eq!(routed(&line, "fd00::/64"), None);
+        assert_eq!(routed(&line.replace("eth1", "swy-own"), "172.26.64.0/20"), None);
         // The default route covers all addresses.
         let line = "eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0";
         assert_eq!(routed(line, "172.26.80.0/20"), None);

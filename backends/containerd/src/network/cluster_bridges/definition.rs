@@ -19,16 +19,28 @@ const DIGITS: usize = 11;
 const POOL: Ipv4Addr = Ipv4Addr::new(172, 29, 0, 0);
 const POOL_PREFIX: u8 = 24;
 
-/// A network as this node has made it, and the contents of its file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A network as this node has made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Definition {
+    id: String,
+    name: String,
+    addresses: BridgeAddresses,
+    /// Whether this node has chosen the addresses.
+    is_chosen: bool,
+    is_internal: bool,
+    has_masquerade: bool,
+    mtu: Option<u16>,
+}
+
+/// The contents of its file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DefinitionFile {
     id: String,
     name: String,
     subnet: String,
     range: Option<String>,
     gateway: Ipv4Addr,
-    /// Whether this node has chosen the addresses.
     is_chosen: bool,
     is_internal: bool,
     has_masquerade: bool,
@@ -77,9 +89,7 @@ impl Definition {
         Ok(Self {
             id: id.as_str().to_owned(),
             name: name.clone(),
-            subnet: made.subnet().to_string(),
-            range: made.range().map(ToString::to_string),
-            gateway: made.gateway(),
+            addresses: made,
             is_chosen: addresses.is_none(),
             is_internal: *is_internal,
             has_masquerade: *has_masquerade,
@@ -89,12 +99,27 @@ impl Definition {
 
     /// Parses a file; `None` if it is malformed.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
-        let parsed: Self = serde_json::from_slice(text).ok()?;
-        parsed.addresses().is_some().then_some(parsed)
+        let DefinitionFile { id, name, subnet, range, gateway, is_chosen, is_internal, has_masquerade, mtu } =
+            serde_json::from_slice(text).ok()?;
+        let range = range.map(|range| range.parse::<Subnet>()).transpose().ok()?;
+        let addresses = BridgeAddresses::new(subnet.parse().ok()?, range, Some(gateway.into())).ok()?;
+        Some(Self { id, name, addresses, is_chosen, is_internal, has_masquerade, mtu })
     }
 
     pub(super) fn to_json(&self) -> String {
-        format!("{:#}\n", json!(self))
+        let Self { id, name, addresses, is_chosen, is_internal, has_masquerade, mtu } = self;
+        let file = DefinitionFile {
+            id: id.clone(),
+            name: name.clone(),
+            subnet: addresses.subnet().to_string(),
+            range: addresses.range().map(ToString::to_string),
+            gateway: addresses.gateway(),
+            is_chosen: *is_chosen,
+            is_internal: *is_internal,
+            has_masquerade: *has_masquerade,
+            mtu: *mtu,
+        };
+        format!("{:#}\n", json!(file))
     }
 
     /// Checks that another sandbox asks for this network.
@@ -106,12 +131,7 @@ impl Definition {
         let ClusterBridge { id, name, addresses, is_internal, has_masquerade, mtu } = asked;
         let has_addresses = match addresses {
             None => self.is_chosen,
-            Some(asked) => {
-                !self.is_chosen
-                    && self.subnet == asked.subnet().to_string()
-                    && self.range == asked.range().map(ToString::to_string)
-                    && self.gateway == asked.gateway()
-            }
+            Some(asked) => !self.is_chosen && self.addresses == *asked,
         };
         let has_options =
             (self.is_internal, self.has_masquerade, self.mtu) == (*is_internal, *has_masquerade, *mtu);
@@ -120,18 +140,14 @@ impl Definition {
         }
         Err(Error::failed_precondition(format!(
             "network {name:?}: tasks of this node use its bridge with other properties (network {:?}, {}): end them first",
-            self.name, self.subnet
+            self.name,
+            self.subnet()
         )))
     }
 
     /// All its addresses.
-    pub(super) fn subnet(&self) -> Option<Subnet> {
-        self.subnet.parse().ok()
-    }
-
-    fn addresses(&self) -> Option<BridgeAddresses> {
-        let range = self.range.as_ref().map(|range| range.parse::<Subnet>());
-        BridgeAddresses::new(self.subnet()?, range.transpose().ok()?, Some(self.gateway.into())).ok()
+    pub(super) const fn subnet(&self) -> &Subnet {
+        self.addresses.subnet()
     }
 
     /// What people call it.
@@ -141,13 +157,13 @@ impl Definition {
 
     /// The configuration list for the plugins. An internal network has neither a gateway nor a way out.
     pub(super) fn conflist(&self, interface: &str, addresses_dir: &Path, default_mtu: u32) -> Value {
-        let mut pool = json!({ "subnet": self.subnet });
-        if let Some([first, last]) = self.addresses().and_then(|addresses| addresses.pool()) {
+        let mut pool = json!({ "subnet": self.subnet().to_string() });
+        if let Some([first, last]) = self.addresses.pool() {
             pool["rangeStart"] = json!(first);
             pool["rangeEnd"] = json!(last);
         }
         if !self.is_internal {
-            pool["gateway"] = json!(self.gateway);
+            pool["gateway"] = json!(self.addresses.gateway());
         }
         let out = json!({ "dst": "0.0.0.0/0" });
         conflist(BridgeList {
@@ -210,8 +226,8 @@ mod tests {
     fn free_addresses_are_chosen_by_the_id() {
         let first = Definition::new(&asked(None), free).unwrap();
         assert_eq!(Definition::new(&asked(None), free).unwrap(), first);
-        assert!(Subnet::of_v4(POOL, 16).contains_all(&first.subnet().unwrap()));
-        let taken = first.subnet().unwrap();
+        assert!(Subnet::of_v4(POOL, 16).contains_all(first.subnet()));
+        let taken = *first.subnet();
         let next =
             Definition::new(&asked(None), |subnet| subnet.overlaps(&taken).then(|| "eth0".into())).unwrap();
         assert_ne!(next.subnet(), first.subnet());

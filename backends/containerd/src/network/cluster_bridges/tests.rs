@@ -1,5 +1,6 @@
 //! Bridges of clusters without plugins: who holds them, and what is on disk.
 
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use switchyard_core::ErrorKind;
 use switchyard_core::spec::{BridgeAddresses, NetworkName};
 
@@ -104,4 +105,23 @@ async fn overlapping_networks_are_refused_and_leave_nothing() {
     all.acquire(id(2), &network("n2", Some(SUBNETS[1]))).await.unwrap();
     let chosen = all.acquire(id(3), &network("n3", None)).await.unwrap();
     assert_ne!(chosen, all.acquire(id(3), &network("n4", None)).await.unwrap());
+}
+
+#[tokio::test]
+async fn network_that_cannot_be_removed_fails_its_last_holder_alone_and_is_removed_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = bridges(dir.path());
+    let stuck = all.acquire(id(1), &network("n1", Some(SUBNETS[0]))).await.unwrap();
+    all.acquire(id(2), &network("n2", Some(SUBNETS[1]))).await.unwrap();
+    // What is mounted on cannot be removed.
+    let place = all.addresses(&stuck.name);
+    mount(Some("tmpfs"), &place, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    let refused = all.release(id(1)).await;
+    let other = all.release(id(2)).await;
+    umount2(&place, MntFlags::MNT_DETACH).unwrap();
+    assert!(refused.unwrap_err().report().contains(&stuck.name));
+    other.expect("it held another network");
+    assert_eq!(dirs(dir.path()), [stuck.name.as_str()]);
+    all.release(id(3)).await.unwrap();
+    assert_eq!(dirs(dir.path()), Vec::<String>::new());
 }

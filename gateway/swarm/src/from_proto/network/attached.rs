@@ -11,6 +11,9 @@ use switchyard_proto::docker::swarmkit::v1 as swarm;
 /// The label of networks that every node has.
 const PREDEFINED: &str = "com.docker.swarm.predefined";
 
+/// What errors name: a task has one network.
+const FIELD: &str = "networks[0]";
+
 /// What a service can ask for, for errors.
 const SUPPORTED: &str = "there are the host's network, \"bridge\", bridge networks of the swarm, and networks with the configuration of one of the node's own (--config-from)";
 
@@ -31,7 +34,6 @@ const MTU_RANGE: std::ops::RangeInclusive<u16> = 68..=65_535;
 
 /// A network, as its specification describes it.
 struct Named<'a> {
-    field: &'static str,
     name: &'a str,
     spec: &'a swarm::NetworkSpec,
     options: BTreeMap<&'a str, &'a str>,
@@ -55,8 +57,7 @@ pub(super) fn network(attachment: &swarm::NetworkAttachment) -> Result<AttachedN
         aliases: _,
         driver_attachment_opts,
     } = attachment;
-    let field = "networks[0]";
-    let network = network.as_ref().ok_or_else(|| Error::invalid(field, "it is missing"))?;
+    let network = network.as_ref().ok_or_else(|| Error::invalid(FIELD, "it is missing"))?;
     let swarm::Network { id, meta: _, spec, driver_state, ipam, pending_delete: _, extra: _ } = network;
     let none = swarm::NetworkSpec::default();
     let spec = spec.as_ref().unwrap_or(&none);
@@ -64,7 +65,7 @@ pub(super) fn network(attachment: &swarm::NetworkAttachment) -> Result<AttachedN
     if let Some(ConfigFrom::Network(config)) = &spec.config_from {
         // Whatever driver it names: the configuration says which plugins there are.
         let name = NetworkName::parse(
-            format_args!("{field}: the configuration of network {:?}", annotations.name),
+            format_args!("{FIELD}: the configuration of network {:?}", annotations.name),
             config,
         )?;
         return Ok(AttachedNetwork::Link(Link::Named(name)));
@@ -73,7 +74,6 @@ pub(super) fn network(attachment: &swarm::NetworkAttachment) -> Result<AttachedN
     let drivers = [spec.driver_config.as_ref(), driver_state.as_ref()];
     let options = drivers.into_iter().flatten().flat_map(|driver| &driver.options);
     let named = Named {
-        field,
         name: annotations.name.as_str(),
         spec,
         options: options.map(|(key, value)| (key.as_str(), value.as_str())).collect(),
@@ -94,15 +94,15 @@ pub(super) fn network(attachment: &swarm::NetworkAttachment) -> Result<AttachedN
     if let Some(key) = driver_attachment_opts.keys().next() {
         return Err(named.refused(&format!("with the option {key:?} of the service")));
     }
-    let id = NetworkName::parse(format_args!("{field}.network.id"), id)?;
+    let id = NetworkName::parse(format_args!("{FIELD}.network.id"), id)?;
     let of_state = ipam.as_ref().filter(|ipam| !ipam.configs.is_empty());
     named.bridge(id, of_state.or(spec.ipam.as_ref())).map(AttachedNetwork::Link)
 }
 
 impl Named<'_> {
     fn refused(&self, what: &str) -> Error {
-        let Named { field, name, .. } = self;
-        Error::unimplemented(format!("{field}: network {name:?} {what} is not supported: {SUPPORTED}"))
+        let name = self.name;
+        Error::unimplemented(format!("{FIELD}: network {name:?} {what} is not supported: {SUPPORTED}"))
     }
 
     /// A bridge network of the swarm.
@@ -147,7 +147,7 @@ impl Named<'_> {
         mtu.ok_or_else(|| {
             let why =
                 format!("the option {MTU:?} of {:?} is no MTU within {MTU_RANGE:?}: {value:?}", self.name);
-            Error::invalid(self.field, why)
+            Error::invalid(FIELD, why)
         })
     }
 
@@ -158,14 +158,14 @@ impl Named<'_> {
             value => {
                 let why =
                     format!("the option {key:?} of {:?} is neither true nor false: {value:?}", self.name);
-                Err(Error::invalid(self.field, why))
+                Err(Error::invalid(FIELD, why))
             }
         }
     }
 
     /// The addresses, if the swarm tells them.
     fn addresses(&self, ipam: &swarm::IpamOptions) -> Result<Option<BridgeAddresses>> {
-        let field = format!("{}.network.ipam", self.field);
+        let field = format!("{FIELD}.network.ipam");
         let swarm::IpamOptions { driver, configs } = ipam;
         let swarm::Driver { name, options } = driver.clone().unwrap_or_default();
         if !matches!(name.as_str(), "" | "default") || !options.is_empty() {
