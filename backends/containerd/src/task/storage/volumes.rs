@@ -161,6 +161,7 @@ impl Volumes {
     /// # Errors
     /// `Internal` if a directory cannot be read.
     pub(crate) fn list(&self) -> Result<Vec<NamedVolume>> {
+        let mut users = self.users();
         let mut listed = Vec::new();
         for owner in Owner::ALL {
             let dir = self.dir.join(owner.as_str());
@@ -171,23 +172,25 @@ impl Volumes {
             for entry in entries {
                 let entry = entry.map_err(|fault| io_error("list", &dir, fault))?;
                 let name = entry.file_name().to_string_lossy().into_owned();
-                if is_volume_name(&name) {
-                    let created_at = entry.metadata().and_then(|meta| meta.created()).ok();
-                    listed.push(NamedVolume { owner, tasks: self.users(owner, &name), name, created_at });
-                }
+                let Ok(relative) = relative(owner, &name) else { continue };
+                let created_at = entry.metadata().and_then(|meta| meta.created()).ok();
+                let tasks = users.remove(&relative).unwrap_or_default();
+                listed.push(NamedVolume { owner, name, created_at, tasks });
             }
         }
         listed.sort_by(|a, b| (a.owner.as_str(), &a.name).cmp(&(b.owner.as_str(), &b.name)));
         Ok(listed)
     }
 
-    /// The tasks that have a volume, ordered by id.
-    fn users(&self, owner: Owner, name: &str) -> Vec<TaskId> {
-        let Ok(relative) = relative(owner, name) else { return Vec::new() };
-        let claims = self.lock();
-        let users = claims.by_task.iter().filter(|(_, volumes)| volumes.contains(&relative));
-        let mut users: Vec<TaskId> = users.map(|(id, _)| *id).collect();
-        users.sort();
+    /// The tasks that have each volume, ordered by id.
+    fn users(&self) -> HashMap<String, Vec<TaskId>> {
+        let mut users: HashMap<String, Vec<TaskId>> = HashMap::new();
+        for (id, volumes) in &self.lock().by_task {
+            for volume in volumes {
+                users.entry(volume.clone()).or_default().push(*id);
+            }
+        }
+        users.values_mut().for_each(|tasks| tasks.sort());
         users
     }
 }
