@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::Response;
 use axum::routing::{delete, get};
 use serde::Deserialize;
+use switchyard_core::Error;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::is_volume_name;
 use tokio::time::timeout;
@@ -46,70 +48,40 @@ struct InspectQuery {
     env: bool,
 }
 
-async fn objects(
-    State(pages): State<ListenerPages>,
-    query: Result<Query<OwnerQuery>, QueryRejection>,
-) -> Response {
-    match owner_of(query) {
-        Ok(owner) => {
-            let all = pages.admin.source.objects();
-            json(&match owner {
-                Some(owner) => all.of_owner(owner),
-                None => all,
-            })
-        }
-        Err(why) => refused(&why),
-    }
+async fn objects(State(pages): State<ListenerPages>, OfOwner(owner): OfOwner) -> Response {
+    let all = pages.admin.source.objects();
+    json(&match owner {
+        Some(owner) => all.of_owner(owner),
+        None => all,
+    })
 }
 
-async fn devices(
-    State(pages): State<ListenerPages>,
-    query: Result<Query<OwnerQuery>, QueryRejection>,
-) -> Response {
-    match owner_of(query) {
-        Ok(owner) => {
-            let source = &pages.admin.source;
-            let all = source.devices().with_display_names(|sandbox| source.display_name(sandbox));
-            json(&match owner {
-                Some(owner) => all.of_owner(owner),
-                None => all,
-            })
-        }
-        Err(why) => refused(&why),
-    }
+async fn devices(State(pages): State<ListenerPages>, OfOwner(owner): OfOwner) -> Response {
+    let source = &pages.admin.source;
+    let all = source.devices().with_display_names(|sandbox| source.display_name(sandbox));
+    json(&match owner {
+        Some(owner) => all.of_owner(owner),
+        None => all,
+    })
 }
 
-async fn images(
-    State(pages): State<ListenerPages>,
-    query: Result<Query<OwnerQuery>, QueryRejection>,
-) -> Response {
-    let owner = match owner_of(query) {
-        Ok(owner) => owner,
-        Err(why) => return refused(&why),
-    };
+async fn images(State(pages): State<ListenerPages>, OfOwner(owner): OfOwner) -> Response {
     match pages.admin.source.images().await {
-        Ok(images) => {
-            let wanted = |image: &ImageView| owner.is_none_or(|owner| image.concerns(owner));
-            json(&images.into_iter().filter(wanted).collect::<Vec<_>>())
+        Ok(mut images) => {
+            images.retain(|image: &ImageView| owner.is_none_or(|owner| image.concerns(owner)));
+            json(&images)
         }
-        Err(error) => text(status_of(error.kind()), format!("{}\n", error.report())),
+        Err(error) => failed(&error),
     }
 }
 
-async fn volumes(
-    State(pages): State<ListenerPages>,
-    query: Result<Query<OwnerQuery>, QueryRejection>,
-) -> Response {
-    let owner = match owner_of(query) {
-        Ok(owner) => owner,
-        Err(why) => return refused(&why),
-    };
+async fn volumes(State(pages): State<ListenerPages>, OfOwner(owner): OfOwner) -> Response {
     match pages.admin.source.volumes().await {
         Ok(mut volumes) => {
             volumes.retain(|volume| owner.is_none_or(|owner| volume.owner == owner.as_str()));
             json(&volumes)
         }
-        Err(error) => text(status_of(error.kind()), format!("{}\n", error.report())),
+        Err(error) => failed(&error),
     }
 }
 
@@ -127,7 +99,7 @@ async fn remove_volume(
     }
     match timeout(REMOVAL_LIMIT, pages.admin.source.remove_volume(owner, name)).await {
         Ok(Ok(())) => text(StatusCode::NO_CONTENT, String::new()),
-        Ok(Err(error)) => text(status_of(error.kind()), format!("{}\n", error.report())),
+        Ok(Err(error)) => failed(&error),
         Err(_) => {
             let why = format!("the volume is not removed after {REMOVAL_LIMIT:?}: the removal goes on\n");
             text(StatusCode::GATEWAY_TIMEOUT, why)
@@ -149,13 +121,25 @@ async fn inspect(
     let disclosure = if env { Disclosure::Secrets } else { Disclosure::Names };
     match pages.admin.source.inspect(name, disclosure).await {
         Ok(view) => json(&view),
-        Err(error) => text(status_of(error.kind()), format!("{}\n", error.report())),
+        Err(error) => failed(&error),
     }
 }
 
-fn owner_of(query: Result<Query<OwnerQuery>, QueryRejection>) -> Result<Option<Owner>, String> {
-    let Query(OwnerQuery { owner }) = query.map_err(|error| error.body_text())?;
-    owner.as_deref().map(owner_named).transpose()
+/// The owner that a request asks for; all if it names none.
+struct OfOwner(Option<Owner>);
+
+impl FromRequestParts<ListenerPages> for OfOwner {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, pages: &ListenerPages) -> Result<Self, Response> {
+        let query = Query::<OwnerQuery>::from_request_parts(parts, pages).await;
+        let Query(OwnerQuery { owner }) = query.map_err(|error| refused(&error.body_text()))?;
+        owner.as_deref().map(owner_named).transpose().map(Self).map_err(|why| refused(&why))
+    }
+}
+
+fn failed(error: &Error) -> Response {
+    text(status_of(error.kind()), format!("{}\n", error.report()))
 }
 
 fn refused(why: &str) -> Response {
