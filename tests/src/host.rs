@@ -54,7 +54,7 @@ pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
 #[must_use]
 pub fn number(variable: &str, default: usize) -> usize {
     match std::env::var(variable) {
-        Ok(number) => number.parse().unwrap_or_else(|_| panic!("{variable} is a number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text:?}")),
         Err(_) => default,
     }
 }

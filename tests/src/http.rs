@@ -47,7 +47,7 @@ pub fn get(address: SocketAddr, path: &str) -> io::Result<Response> {
 /// # Errors
 /// As [`get`].
 pub fn get_unix(socket: &Path, path: &str) -> io::Result<Response> {
-    over_unix(socket, "GET", path, b"")
+    over_unix(socket, "GET", path, &[], b"")
 }
 
 /// Sends `DELETE path` over a unix socket.
@@ -55,7 +55,7 @@ pub fn get_unix(socket: &Path, path: &str) -> io::Result<Response> {
 /// # Errors
 /// As [`get`].
 pub fn delete_unix(socket: &Path, path: &str) -> io::Result<Response> {
-    over_unix(socket, "DELETE", path, b"")
+    over_unix(socket, "DELETE", path, &[], b"")
 }
 
 /// Sends `POST path` with a JSON text over a unix socket.
@@ -63,14 +63,20 @@ pub fn delete_unix(socket: &Path, path: &str) -> io::Result<Response> {
 /// # Errors
 /// As [`get`].
 pub fn post_unix(socket: &Path, path: &str, json: &str) -> io::Result<Response> {
-    over_unix(socket, "POST", path, json.as_bytes())
+    over_unix(socket, "POST", path, &[("Content-Type", "application/json")], json.as_bytes())
 }
 
-fn over_unix(socket: &Path, method: &str, path: &str, json: &[u8]) -> io::Result<Response> {
+fn over_unix(
+    socket: &Path,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> io::Result<Response> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(IDLE_LIMIT))?;
     stream.set_write_timeout(Some(IDLE_LIMIT))?;
-    exchange(stream, "localhost", method, path, &[("Content-Type", "application/json")], json)
+    exchange(stream, "localhost", method, path, headers, body)
 }
 
 /// Sends one request and reads the whole answer.

@@ -26,11 +26,11 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// How long managers may take to agree on something.
 pub const AGREE_LIMIT: Duration = Duration::from_secs(60);
 
-/// A swarm of one or more managers, without workers. Dropping it ends them and removes everything.
+/// A swarm of one or more managers. Dropping it ends them and removes everything.
 #[derive(Debug)]
 pub struct SwarmCluster {
-    /// The managers, and then the workers.
-    managers: Vec<Dockerd>,
+    /// The managers, and then the workers that are dockerds.
+    members: Vec<Dockerd>,
     netns: PathBuf,
     // Must be the last field: dropping the directory unmounts the namespace and removes the files.
     scratch: Scratch,
@@ -70,7 +70,7 @@ impl SwarmCluster {
         let unshare = prereq::require("unshare", "util-linux");
         let ip = prereq::require("ip", "iproute2");
         run(Command::new(unshare).arg(format!("--net={}", netns.display())).args(["--", "true"]));
-        let mut cluster = Self { managers: Vec::new(), netns, scratch };
+        let mut cluster = Self { members: Vec::new(), netns, scratch };
         run(cluster.inside(&ip).args(["link", "set", "lo", "up"]));
         for number in 0..count {
             cluster.start_new();
@@ -97,14 +97,14 @@ impl SwarmCluster {
 
     /// Starts one more dockerd.
     fn start_new(&mut self) -> usize {
-        let number = self.managers.len();
+        let number = self.members.len();
         let dir = self.scratch.path().join(format!("m{number}"));
         fs::create_dir(&dir).expect("the scratch directory can be written");
         // The key would be in /etc.
         let settings = format!("{{\"deprecated-key-path\": \"{}/key.json\"}}", dir.display());
         fs::write(dir.join("daemon.json"), settings).expect("the scratch directory can be written");
-        self.managers.push(Dockerd { dir, child: None });
-        self.start_manager(number);
+        self.members.push(Dockerd { dir, child: None });
+        self.start_member(number);
         number
     }
 
@@ -118,16 +118,16 @@ impl SwarmCluster {
     /// Where a dockerd answers docker clients.
     #[must_use]
     pub fn socket(&self, number: usize) -> PathBuf {
-        self.managers[number].dir.join("sock")
+        self.members[number].dir.join("sock")
     }
 
-    /// Starts a manager that does not run.
+    /// Starts a member that does not run.
     ///
     /// # Panics
     /// When it does not answer.
-    pub fn start_manager(&mut self, number: usize) {
+    pub fn start_member(&mut self, number: usize) {
         let dockerd = prereq::require("dockerd", "docker.io");
-        let dir = self.managers[number].dir.clone();
+        let dir = self.members[number].dir.clone();
         let log =
             File::options().create(true).append(true).open(dir.join("log")).expect("the directory is ours");
         let errors = log.try_clone().expect("a file can be opened twice");
@@ -143,23 +143,23 @@ impl SwarmCluster {
             .stderr(errors)
             .spawn()
             .expect("it was found, so it starts");
-        self.managers[number].child = Some(child);
+        self.members[number].child = Some(child);
         let is_up = eventually(START_LIMIT, || self.try_docker(number, &["version"]).is_ok());
         assert!(is_up, "dockerd did not start:\n{}", self.log(number));
     }
 
-    /// Ends a manager with a signal, and waits for it.
+    /// Ends a member with a signal, and waits for it.
     ///
     /// # Panics
     /// When it does not end.
-    pub fn end_manager(&mut self, number: usize, signal: Signal) {
-        self.managers[number].end(signal);
+    pub fn end_member(&mut self, number: usize, signal: Signal) {
+        self.members[number].end(signal);
     }
 
-    /// Where a manager listens.
+    /// Where a member listens.
     #[must_use]
     pub fn address(&self, number: usize) -> String {
-        let last = u8::try_from(number + 1).expect("there are few managers");
+        let last = u8::try_from(number + 1).expect("there are few members");
         format!("{}:2377", Ipv4Addr::new(127, 0, 0, last))
     }
 
@@ -280,7 +280,7 @@ impl SwarmCluster {
     }
 
     fn log(&self, number: usize) -> String {
-        fs::read_to_string(self.managers[number].dir.join("log")).unwrap_or_default()
+        fs::read_to_string(self.members[number].dir.join("log")).unwrap_or_default()
     }
 }
 
@@ -293,8 +293,8 @@ impl Default for SwarmCluster {
 impl Drop for SwarmCluster {
     fn drop(&mut self) {
         // A killed dockerd would leave its containerd; what is left, the directory's end removes.
-        for manager in &mut self.managers {
-            manager.end(Signal::SIGTERM);
+        for member in &mut self.members {
+            member.end(Signal::SIGTERM);
         }
     }
 }

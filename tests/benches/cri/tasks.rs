@@ -320,7 +320,7 @@ async fn bare_start(
 }
 
 /// The network of the next task.
-fn next_network(own: bool) -> Result<TaskNetwork, Failure> {
+pub(crate) fn next_network(own: bool) -> Result<TaskNetwork, Failure> {
     Ok(if own { TaskNetwork::Own { port: free_port()? } } else { TaskNetwork::Host })
 }
 

@@ -19,7 +19,7 @@ fn session_moves_to_another_manager_when_the_leader_is_killed() {
     let ready = format!("{} Ready", identity.node());
     cluster.wait_until("the worker is ready", || status(&cluster, 0) == ready);
     // The first has the most recent term; it may hold the session, too.
-    cluster.end_manager(0, Signal::SIGKILL);
+    cluster.end_member(0, Signal::SIGKILL);
     cluster.wait_until("another manager leads", || {
         let words = ["node", "ls", "--format", "{{.ManagerStatus}}"];
         cluster.try_docker(1, &words).is_ok_and(|all| all.contains("Leader") && all.contains("Unreachable"))
@@ -35,5 +35,5 @@ fn session_moves_to_another_manager_when_the_leader_is_killed() {
     cluster.wait_until("the worker is ready after a restart", || {
         status(&cluster, 1) == ready && agent.report().manager.is_some()
     });
-    cluster.start_manager(0);
+    cluster.start_member(0);
 }

@@ -1,7 +1,6 @@
 //! A kubelet, a Nomad agent and a manager of a swarm on one daemon: many tasks of all of them over a kill, and the last
 //! device and the last port.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::thread;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use switchyard_tests::host::{eventually, number};
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::registry::Registry;
 use switchyard_tests::swarm::SwarmCluster;
-use switchyard_tests::swarm::worker::SwarmWorker;
+use switchyard_tests::swarm::worker::{SwarmWorker, WorkerTask};
 use tonic::Status;
 
 use super::resources::{Pod, is_waiting, running};
@@ -32,18 +31,9 @@ const SOON: Duration = Duration::from_secs(20);
 /// How often all three race.
 const ROUNDS: u32 = 3;
 
-/// What runs on the daemon: by owner and id, the main process.
-fn processes(worker: &SwarmWorker) -> BTreeMap<(String, String), u64> {
-    let list = worker.output(&["ps", "--output", "json"]);
-    let objects: Value = serde_json::from_str(&list).expect("it is JSON");
-    let text = |task: &Value, part: &str| task[part].as_str().expect("it is text").to_owned();
-    let running = |task: &Value| Some(((text(task, "owner"), text(task, "id")), task["pid"].as_u64()?));
-    objects["tasks"].as_array().expect("there is a list").iter().filter_map(running).collect()
-}
-
-/// How many of them an owner has.
-fn count(processes: &BTreeMap<(String, String), u64>, owner: &str) -> usize {
-    processes.keys().filter(|(of, _)| of == owner).count()
+/// How many of these tasks an owner has.
+fn count(tasks: &[WorkerTask], owner: &str) -> usize {
+    tasks.iter().filter(|task| task.owner == owner && task.pid.is_some()).count()
 }
 
 /// A task of Nomad on the host's network, which sleeps.
@@ -92,7 +82,8 @@ fn tasks_of_all_orchestrators_outlive_a_kill_of_the_daemon_beside_each_other() {
         pods.collect()
     });
     cluster.wait_until("all tasks run", || running(&cluster, "many") == each);
-    let before = processes(&worker);
+    let mut before = worker.tasks();
+    before.sort();
     for owner in ["kubernetes", "nomad", "swarm"] {
         assert_eq!(count(&before, owner), each, "{owner}: {before:?}");
     }
@@ -101,16 +92,18 @@ fn tasks_of_all_orchestrators_outlive_a_kill_of_the_daemon_beside_each_other() {
     worker.daemon().kill9();
     worker.daemon().restart();
     cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
-    assert_eq!(processes(&worker), before);
+    let mut after = worker.tasks();
+    after.sort();
+    assert_eq!(after, before);
     assert_eq!(tasks(&cluster, "many").len(), listed.len(), "no task has a successor");
     let agent = Agent::start(worker.root(), &json!({}));
     for job in jobs {
         end(&agent, job);
     }
-    assert_eq!(count(&processes(&worker), "nomad"), 0);
+    assert_eq!(count(&worker.tasks(), "nomad"), 0);
     drop(pods);
-    assert_eq!(count(&processes(&worker), "kubernetes"), 0);
-    assert_eq!(count(&processes(&worker), "swarm"), each);
+    assert_eq!(count(&worker.tasks(), "kubernetes"), 0);
+    assert_eq!(count(&worker.tasks(), "swarm"), each);
     cluster.docker(&["service", "rm", "many"]);
     cluster.wait_until("all tasks are removed", || objects(&worker).is_empty());
 }
@@ -286,6 +279,11 @@ fn last_device_goes_to_one_orchestrator_and_the_others_wait_or_are_told_which() 
     let refused = node.create_container().expect_err("a service has it");
     assert!(refused.message().contains("of swarm"), "{refused:?}");
     node.cluster.docker(&["service", "rm", "waiting"]);
+    node.wait_free();
+    let reserved = node.reserve().expect("the device is free");
+    let refused = node.create_container().expect_err("a job has it");
+    assert!(refused.message().contains("nomad"), "{refused:?}");
+    node.run_and_end(&reserved);
     node.wait_free();
     for round in 0..ROUNDS {
         race(&node, round);

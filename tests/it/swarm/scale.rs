@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use serde_json::Value;
 use switchyard_tests::host::number;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::worker::SwarmWorker;
@@ -23,14 +22,7 @@ const PAUSE: Duration = Duration::from_secs(3);
 
 /// The main process of each task of Swarm that runs.
 fn processes(worker: &SwarmWorker) -> BTreeMap<String, u64> {
-    let list = worker.output(&["ps", "--owner", "swarm", "--output", "json"]);
-    let objects: Value = serde_json::from_str(&list).expect("it is JSON");
-    let tasks = objects["tasks"].as_array().expect("there is a list");
-    let process = |task: &Value| {
-        let id = task["id"].as_str().expect("it has an id").to_owned();
-        Some((id, task["pid"].as_u64()?))
-    };
-    tasks.iter().filter_map(process).collect()
+    worker.swarm_tasks().into_iter().filter_map(|task| Some((task.id, task.pid?))).collect()
 }
 
 fn all_run(cluster: &SwarmCluster, worker: &SwarmWorker, count: usize) -> bool {

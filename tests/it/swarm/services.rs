@@ -2,7 +2,6 @@
 
 use std::fs;
 
-use serde_json::Value;
 use switchyard_tests::image::busybox;
 use switchyard_tests::registry::Registry;
 use switchyard_tests::swarm::SwarmCluster;
@@ -55,12 +54,7 @@ pub(super) fn ids(tasks: &[String]) -> Vec<String> {
 
 /// The tasks of Swarm that the daemon has: what people call them, and their states.
 pub(super) fn objects(worker: &SwarmWorker) -> Vec<(String, String)> {
-    let list = worker.output(&["ps", "--owner", "swarm", "--output", "json"]);
-    let objects: Value = serde_json::from_str(&list).expect("it is JSON");
-    let field = |task: &Value, name: &str| task[name].as_str().expect("it is text").to_owned();
-    let tasks = objects["tasks"].as_array().expect("there is a list");
-    let mut shown: Vec<_> =
-        tasks.iter().map(|task| (field(task, "display_name"), field(task, "state"))).collect();
+    let mut shown: Vec<_> = worker.swarm_tasks().into_iter().map(|task| (task.name, task.state)).collect();
     shown.sort();
     shown
 }

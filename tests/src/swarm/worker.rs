@@ -19,6 +19,21 @@ pub struct SwarmWorker {
     root: PrivateRoot,
 }
 
+/// A task, as `switchyard ps` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WorkerTask {
+    /// Whose it is.
+    pub owner: String,
+    /// Its id.
+    pub id: String,
+    /// What people call it.
+    pub name: String,
+    /// Its state, in one word.
+    pub state: String,
+    /// Its main process, while it runs.
+    pub pid: Option<u64>,
+}
+
 // === impl SwarmWorker ===
 
 impl SwarmWorker {
@@ -100,6 +115,36 @@ impl SwarmWorker {
     pub fn join(&self, cluster: &SwarmCluster, token: &str) {
         let file = self.token_file(token).display().to_string();
         self.output(&["swarm", "join", "--token-file", &file, &cluster.address(0)]);
+    }
+
+    /// The tasks of all owners, as the daemon tells them.
+    ///
+    /// # Panics
+    /// If they are not told.
+    #[track_caller]
+    #[must_use]
+    pub fn tasks(&self) -> Vec<WorkerTask> {
+        let list = self.output(&["ps", "--output", "json"]);
+        let objects: Value = serde_json::from_str(&list).expect("it is JSON");
+        let text = |task: &Value, part: &str| task[part].as_str().expect("it is text").to_owned();
+        let task = |task: &Value| WorkerTask {
+            owner: text(task, "owner"),
+            id: text(task, "id"),
+            name: text(task, "display_name"),
+            state: text(task, "state"),
+            pid: task["pid"].as_u64(),
+        };
+        objects["tasks"].as_array().expect("there is a list").iter().map(task).collect()
+    }
+
+    /// The tasks of the swarm among them.
+    ///
+    /// # Panics
+    /// If they are not told.
+    #[track_caller]
+    #[must_use]
+    pub fn swarm_tasks(&self) -> Vec<WorkerTask> {
+        self.tasks().into_iter().filter(|task| task.owner == "swarm").collect()
     }
 
     /// The membership, as the daemon tells it, whether something has to be mended or not.

@@ -24,10 +24,10 @@ use crate::failure::Failure;
 use crate::pair::Pair;
 use crate::report::progress;
 use crate::side::channel;
-use crate::tasks::COOLDOWN;
 use crate::tasks::bare::{BareContainerd, BarePlace, open_fifos};
 use crate::tasks::cni::Cni;
 use crate::tasks::nomad::{INSIDE, TaskNetwork, free_port, on_own_thread};
+use crate::tasks::{COOLDOWN, next_network};
 
 /// How often it is looked at whether a task runs.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
@@ -157,10 +157,6 @@ impl AssignmentSides {
         node.end().await;
         drop(world);
     }
-}
-
-fn next_network(own: bool) -> Result<TaskNetwork, Failure> {
-    Ok(if own { TaskNetwork::Own { port: free_port()? } } else { TaskNetwork::Host })
 }
 
 fn named_task(world: &BackendFixture, image: &str, id: &str, network: TaskNetwork) -> swarm::Task {

@@ -72,7 +72,7 @@ impl Members {
         let begin = Instant::now();
         let took = thread::scope(|scope| {
             let joining = scope.spawn(|| self.worker.join(&self.cluster, &token));
-            let ready = self.until("the node is ready", || self.ready_worker());
+            let ready = until("the node is ready", || self.ready_worker());
             let took = begin.elapsed();
             joining.join().map_err(|_| "the join failed: see above")?;
             ready.map(|id| (took, id))
@@ -85,7 +85,7 @@ impl Members {
     /// Ends that.
     pub(super) fn leave(&mut self) -> Result<(), Failure> {
         self.worker.output(&["swarm", "leave"]);
-        self.until("the node is down", || Ok(self.ready_worker()?.is_none().then_some(())))
+        until("the node is down", || Ok(self.ready_worker()?.is_none().then_some(())))
     }
 
     /// Joins a dockerd as a second worker.
@@ -102,7 +102,7 @@ impl Members {
         let dockerd = || {
             let took = self.service(theirs)?;
             let is_gone = || Ok(self.cluster.docker_on(*number, &["ps", "-aq"]).is_empty().then_some(()));
-            self.until("dockerd has removed the task", is_gone)?;
+            until("dockerd has removed the task", is_gone)?;
             thread::sleep(COOLDOWN);
             Ok::<_, Failure>(took)
         };
@@ -190,7 +190,7 @@ impl Members {
     fn until_running(&self, service: &str, count: u32) -> Result<(), Failure> {
         // As `{"service": {NAME: true}}`, with what a path may not have.
         let path = format!("/tasks?filters=%7B%22service%22%3A%7B%22{service}%22%3Atrue%7D%7D");
-        self.until("the tasks run", || {
+        until("the tasks run", || {
             let tasks = self.asked(&path)?;
             let running = tasks.iter().filter(|task| task["Status"]["State"] == "running").count();
             let failed = tasks.iter().find(|task| !task["Status"]["Err"].is_null());
@@ -202,11 +202,7 @@ impl Members {
     }
 
     fn until_empty(&self) -> Result<(), Failure> {
-        self.until("the daemon has removed the tasks", || {
-            let list = self.worker.output(&["ps", "--owner", "swarm", "--output", "json"]);
-            let objects: Value = serde_json::from_str(&list)?;
-            Ok(objects["tasks"].as_array().is_some_and(Vec::is_empty).then_some(()))
-        })
+        until("the daemon has removed the tasks", || Ok(self.worker.swarm_tasks().is_empty().then_some(())))
     }
 
     /// The id of a worker that is ready.
@@ -225,21 +221,18 @@ impl Members {
         }
         Ok(serde_json::from_slice(&answer.body)?)
     }
+}
 
-    fn until<T>(
-        &self,
-        what: &str,
-        mut look: impl FnMut() -> Result<Option<T>, Failure>,
-    ) -> Result<T, Failure> {
-        let begin = Instant::now();
-        loop {
-            if let Some(found) = look()? {
-                return Ok(found);
-            }
-            if begin.elapsed() > LIMIT {
-                return Err(format!("{what}: not within {LIMIT:?}").into());
-            }
-            thread::sleep(LOOK_PAUSE);
+/// Looks until there is something.
+fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>, Failure>) -> Result<T, Failure> {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
         }
+        if begin.elapsed() > LIMIT {
+            return Err(format!("{what}: not within {LIMIT:?}").into());
+        }
+        thread::sleep(LOOK_PAUSE);
     }
 }
