@@ -2,7 +2,8 @@
 //!
 //! | path | answers |
 //! | --- | --- |
-//! | `/` | this list |
+//! | `/`, `/sandboxes/{id}`, `/tasks/{id}` | the status page, for browsers; on TCP only. On the unix socket `/` is a list of pages |
+//! | `/enter?ticket=…`, `POST /leave`, `/style.css` | begin and end a session of the status page; its style sheet; on TCP only |
 //! | `/livez` | 200 as long as the daemon answers at all |
 //! | `/readyz`, `/healthz` | 200 if all needed parts work, else 503 and the parts; `?verbose` lists them always |
 //! | `/readyz/{part}` | the same for one part; 404 if there is none of that name |
@@ -21,6 +22,7 @@
 //! | `/v1/swarm` | a [`SwarmView`](crate::status::SwarmView) as JSON: the node's part in a Docker swarm; on the unix socket only |
 //! | `POST /v1/swarm/join` | joins a swarm, as the JSON in the body says: the same, or 202 while it goes on; on the unix socket only |
 //! | `DELETE /v1/swarm` | leaves the swarm: likewise; on the unix socket only |
+//! | `POST /v1/page` | a [`PageLinkView`](crate::status::PageLinkView) as JSON: a link that opens the status page once; on the unix socket only |
 //! | `/v1/operations` | [`OperationView`](crate::status::OperationView)s as JSON: what is in flight; on the unix socket only |
 //! | `/v1/events?run=…&after=…&owner=…&wait=…` | an [`EventPage`](crate::status::EventPage) as JSON: what happened after an event; if nothing has, waits for so many seconds; on the unix socket only |
 //! | `/v1/config` | the configuration in force as TOML, with `?origin` the source of each value; on the unix socket only |
@@ -37,6 +39,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -47,6 +50,7 @@ mod history;
 mod host;
 mod logs;
 mod objects;
+mod page;
 mod server;
 mod settings;
 mod swarm;
@@ -76,11 +80,27 @@ use answers::{TEXT, json, respond, status_of, text};
 use containers::LatestReading;
 
 pub use host::Hosts;
+pub use page::StatusPage;
 pub use server::{Limits, serve, serve_also, serve_tls};
 pub use token::{BearerToken, Token, TokenError, TokenFault};
 
 /// The timeout for counting images and for a query to the logkeeper; after it the page omits the value.
 const COUNT_LIMIT: Duration = Duration::from_secs(2);
+
+/// The pages of the unix socket alone.
+const LOCAL_PAGES: &str = "/statusz
+/v1/objects
+/v1/inspect?name
+/v1/images
+/v1/containers?owner
+/v1/devices
+/v1/volumes
+/v1/swarm
+/v1/operations
+/v1/events
+/v1/config?origin
+/v1/log/level
+";
 
 /// The timeout for ending a lease.
 const RELEASE_LIMIT: Duration = Duration::from_secs(15);
@@ -108,6 +128,7 @@ pub struct AdminPages {
     history: History,
     container_metrics: ContainerMetrics,
     containers: LatestReading,
+    page: StatusPage,
     started: SystemTime,
 }
 
@@ -135,6 +156,7 @@ impl AdminPages {
         log_level: LogLevel,
         history: History,
         container_metrics: ContainerMetrics,
+        page: StatusPage,
     ) -> Self {
         Self {
             source,
@@ -144,20 +166,26 @@ impl AdminPages {
             history,
             container_metrics,
             containers: LatestReading::default(),
+            page,
             started: SystemTime::now(),
         }
     }
 
+    /// Sets the address of the listener for the network, once, for links to it.
+    pub fn set_address(&self, address: SocketAddr) {
+        self.page.set_address(address);
+    }
+
     /// The pages for a listener.
     pub fn router(&self, reach: Reach) -> Router {
-        let pages = index(reach, self.serves_containers(reach));
-        let router = self
-            .monitored(reach)
-            .route("/", get(async move || text(StatusCode::OK, pages)))
-            .route("/statusz", get(statusz));
+        let monitored = index_of_monitored(self.serves_containers(reach));
+        let pages = format!("Switchyard {VERSION}\n{monitored}{LOCAL_PAGES}");
+        let router = self.monitored(reach).route("/statusz", get(statusz));
         let router = match reach {
-            Reach::Network => router,
+            Reach::Network => router.merge(page::routes(&self.page)),
             Reach::Local => router
+                .route("/", get(async move || text(StatusCode::OK, pages)))
+                .merge(page::local_routes())
                 .route("/v1/restart/{part}", post(restart))
                 .route("/v1/devices/leases/{token}", delete(release_lease))
                 .merge(containers::local_routes())
@@ -371,17 +399,6 @@ async fn restart(State(pages): State<ListenerPages>, Path(part): Path<String>) -
 fn index_of_monitored(containers: bool) -> String {
     let containers = if containers { "/metrics/containers?owner\n" } else { "" };
     format!("/livez\n/readyz?verbose\n/metrics\n{containers}")
-}
-
-fn index(reach: Reach, containers: bool) -> String {
-    let local = match reach {
-        Reach::Network => "",
-        Reach::Local => {
-            "/v1/objects\n/v1/inspect?name\n/v1/images\n/v1/containers?owner\n/v1/devices\n/v1/swarm\n/v1/operations\n/v1/events\n/v1/config?origin\n/v1/log/level\n"
-        }
-    };
-    let monitored = index_of_monitored(containers);
-    format!("Switchyard {VERSION}\n{monitored}/statusz\n{local}")
 }
 
 fn part_view(part: &Part, reach: Reach) -> PartView {

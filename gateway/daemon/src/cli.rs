@@ -28,6 +28,7 @@ mod inspect;
 mod log_output;
 mod logs;
 mod nomad;
+mod page;
 mod progress;
 mod ps;
 mod restart;
@@ -95,6 +96,8 @@ enum CliCommand {
     Top(top::TopArgs),
     /// List devices and host ports with their holders, or end a lease.
     Devices(devices::DevicesArgs),
+    /// Print a link that opens the status page in a browser, once.
+    Page(page::PageArgs),
     /// Look at the node, and show what is wrong or will be, and how to mend it. Exit status 1 if anything is
     /// worse than a note.
     Doctor(doctor::DoctorArgs),
@@ -261,6 +264,7 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Logs(args) => return Ok(block_on(logs::logs(&args))??),
         CliCommand::Top(args) => block_on(top::top(&args))??,
         CliCommand::Devices(args) => block_on(devices::run(&args))??,
+        CliCommand::Page(args) => block_on(page::page(&args))??,
         CliCommand::Doctor(args) => return doctor::doctor(&args, file_sources(args.config.clone())?),
         CliCommand::SupportBundle(args) => {
             bundle::support_bundle(&args, file_sources(args.config.clone())?)?;

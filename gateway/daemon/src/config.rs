@@ -134,6 +134,8 @@ pub struct AdminConfig {
     /// The address of the TCP listener; port 0 selects a free port. The address in use is in
     /// `<run>/admin.addr`.
     pub listen: SocketAddr,
+    /// Names and addresses of the node under which browsers ask for the status page, beside those of loopback.
+    pub hosts: Vec<String>,
     /// A group, by name or number, whose members may read on the unix socket.
     pub socket_group: Option<String>,
     /// How many connections each listener serves at once.
@@ -313,6 +315,7 @@ impl Default for AdminConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9640)),
+            hosts: Vec::new(),
             socket_group: None,
             max_connections: 256,
             header_timeout_seconds: 10,

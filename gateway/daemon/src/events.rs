@@ -68,6 +68,11 @@ impl EventLog {
         self.0.latest.send_replace(number);
     }
 
+    /// At most `most` of the latest events that are wanted, the newest first.
+    pub fn latest(&self, most: usize, is_wanted: impl Fn(&EventView) -> bool) -> Vec<EventView> {
+        self.0.ring.lock().latest(most, is_wanted)
+    }
+
     /// The events after the one with this number in this run of the daemon, at most 500 of them; all events
     /// that are kept if no number is given. If there are none, waits for one for at most `wait`. Cancel-safe.
     pub async fn after(&self, known: Option<(&str, u64)>, owner: Option<&str>, wait: Duration) -> EventPage {

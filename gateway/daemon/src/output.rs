@@ -8,6 +8,12 @@ use jiff::Timestamp;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::termios::tcgetwinsize;
 
+/// How many digits of a digest are shown.
+const DIGITS: usize = 12;
+
+/// Registries and repositories that a reference need not name.
+const IMPLIED: [&str; 2] = ["docker.io/library/", "docker.io/"];
+
 /// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Format {
@@ -231,9 +237,47 @@ pub fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit]) }
 }
 
+/// A reference as people write it: without the registry if that is the default one, and with the beginning of a
+/// digest.
+#[must_use]
+pub fn short_reference(reference: &str) -> String {
+    let implied = IMPLIED.iter().find_map(|prefix| reference.strip_prefix(prefix));
+    let reference = implied.unwrap_or(reference);
+    match reference.split_once("@sha256:") {
+        Some((name, digest)) => format!("{name}@{}", first_digits(digest)),
+        None => short_digest(reference).to_owned(),
+    }
+}
+
+/// The beginning of a digest; another text as it is.
+#[must_use]
+pub fn short_digest(digest: &str) -> &str {
+    digest.strip_prefix("sha256:").map_or(digest, first_digits)
+}
+
+fn first_digits(digest: &str) -> &str {
+    digest.get(..DIGITS).unwrap_or(digest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn references_are_shown_as_people_write_them() {
+        let digest = "0123456789abcdef".repeat(4);
+        for (reference, expected) in [
+            ("docker.io/library/busybox:latest", "busybox:latest".to_owned()),
+            ("docker.io/acme/web:1", "acme/web:1".to_owned()),
+            ("127.0.0.1:5000/library/busybox:1", "127.0.0.1:5000/library/busybox:1".to_owned()),
+            (&format!("ghcr.io/a/b@sha256:{digest}"), "ghcr.io/a/b@0123456789ab".to_owned()),
+            (&format!("sha256:{digest}"), "0123456789ab".to_owned()),
+            ("sha256:ä", "ä".to_owned()),
+            ("", String::new()),
+        ] {
+            assert_eq!(short_reference(reference), expected, "{reference}");
+        }
+    }
 
     #[test]
     fn ages_and_sizes_are_human_readable() {

@@ -23,7 +23,7 @@ use switchyard_streaming::{BindError, Sessions};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, AdminPages, Hosts, Reach};
+use crate::admin::{self, AdminPages, Hosts, Reach, StatusPage};
 use crate::capacity;
 use crate::config::{Config, Loaded};
 use crate::credentials::{CredentialError, Credentials, MetricsCredentials, Stamps};
@@ -282,6 +282,7 @@ impl Daemon {
             log_level,
             self.history.clone(),
             self.config.admin.container_metrics,
+            StatusPage::new(&self.config.admin, &self.config.paths.state),
         )
     }
 
@@ -302,8 +303,14 @@ impl Daemon {
         let unix = GuardedListener::bind(&self.config.paths.admin_socket(), group)?;
         let socket = unix.file();
         let limits = admin::Limits::from(&self.config.admin);
+        pages.set_address(bound);
         // Pages are short: open requests are aborted at the end, so that probes notice it at once.
-        let network = admin::serve(tcp, pages.router(Reach::Network), Hosts::of(bound), limits);
+        let network = admin::serve(
+            tcp,
+            pages.router(Reach::Network),
+            Hosts::of(bound, &self.config.admin.hosts),
+            limits,
+        );
         let (connector, own) = own_connections();
         let local = admin::serve_also(unix, own, pages.router(Reach::Local), Hosts::Any, limits);
         self.spawn("admin http", network);

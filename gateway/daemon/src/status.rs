@@ -26,6 +26,7 @@ mod images;
 mod inspection;
 mod logs;
 mod operations;
+mod page;
 mod plugins;
 mod selection;
 mod swarm;
@@ -48,6 +49,7 @@ pub use inspection::{
 };
 pub use logs::{LogView, TaskLogView};
 pub use operations::{OperationView, StepView};
+pub use page::PageLinkView;
 pub use plugins::{ErrorView, HostView, PluginView};
 pub use selection::{Candidate, ObjectId, OfSeveral, select};
 pub use swarm::{DepartureView, SwarmView};

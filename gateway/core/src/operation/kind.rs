@@ -56,6 +56,8 @@ kinds! {
     PortForward = "port_forward",
     /// Shows somebody what a sandbox or task may keep secret, such as the environment.
     ShowSecrets = "show_secrets",
+    /// Gives somebody a session of the status page, which shows the objects of all owners.
+    OpenPage = "open_page",
     /// Writes a checkpoint of a task.
     Checkpoint = "checkpoint",
     /// Pulls an image.

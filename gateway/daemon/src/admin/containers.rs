@@ -27,6 +27,7 @@ use switchyard_container_metrics::Chunks;
 use switchyard_core::id::Owner;
 use switchyard_core::{Error, Result};
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{ListenerPages, Reach, json, owner_named, status_of, text};
 use crate::config::ContainerMetrics;
@@ -45,10 +46,11 @@ const READING_AGE: Duration = Duration::from_secs(5);
 pub(super) struct LatestReading(Arc<Mutex<Option<Reading>>>);
 
 /// A reading that may be under way.
-#[derive(Clone)]
 struct Reading {
     begun: Instant,
     result: Shared<BoxFuture<'static, Result<Arc<ContainerReading>>>>,
+    /// Continues it if nobody waits for it.
+    going_on: Option<AbortOnDropHandle<()>>,
 }
 
 /// Whose containers are asked for.
@@ -170,6 +172,23 @@ impl LatestReading {
         reading.await
     }
 
+    /// The same within a time; `None` if it takes longer. The reading goes on then, for whoever asks next.
+    pub(super) async fn get_within(
+        &self,
+        source: &dyn StatusSource,
+        limit: Duration,
+    ) -> Option<Result<Arc<ContainerReading>>> {
+        let reading = self.current(source);
+        if let Ok(result) = timeout(limit, reading.clone()).await {
+            return Some(result);
+        }
+        let going_on = AbortOnDropHandle::new(tokio::spawn(async move { drop(reading.await) }));
+        if let Some(latest) = &mut *self.0.lock() {
+            latest.going_on = Some(going_on);
+        }
+        None
+    }
+
     fn current(
         &self,
         source: &dyn StatusSource,
@@ -191,7 +210,7 @@ impl LatestReading {
             }
         };
         let result = result.boxed().shared();
-        *latest = Some(Reading { begun: Instant::now(), result: result.clone() });
+        *latest = Some(Reading { begun: Instant::now(), result: result.clone(), going_on: None });
         result
     }
 }

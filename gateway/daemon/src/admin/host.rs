@@ -5,62 +5,80 @@
 //! header, so a loopback listener accepts only `localhost` and IP addresses as host.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use http::header::HOST;
 use http::uri::Authority;
 use http::{Method, Request, StatusCode, Version};
 use hyper::body::Body;
 
+use crate::page::PageHosts;
+
 /// The only page that takes a body.
 pub(super) const JOIN_PATH: &str = "/v1/swarm/join";
 
 /// Which host names a listener accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hosts {
-    /// `localhost` and IP addresses.
-    Loopback,
+    /// `localhost`, IP addresses, and these names.
+    Loopback(Arc<[String]>),
     /// Every name.
     Any,
 }
 
 impl Hosts {
-    /// The names that are accepted on a TCP listener.
+    /// The names that are accepted on a TCP listener; `names` are those of the node for clients of loopback.
     #[must_use]
-    pub fn of(listener: SocketAddr) -> Self {
-        if listener.ip().to_canonical().is_loopback() { Self::Loopback } else { Self::Any }
+    pub fn of(listener: SocketAddr, names: &[String]) -> Self {
+        if listener.ip().to_canonical().is_loopback() { Self::Loopback(names.into()) } else { Self::Any }
     }
 }
 
 /// The status and reason with which a request is refused; `None` if it is accepted.
-pub(super) fn refusal(hosts: Hosts, request: &Request<impl Body>) -> Option<(StatusCode, String)> {
+pub(super) fn refusal(hosts: &Hosts, request: &Request<impl Body>) -> Option<(StatusCode, String)> {
     if !request.body().is_end_stream() && !takes_body(request) {
         return Some((StatusCode::PAYLOAD_TOO_LARGE, "this page takes no request with a body\n".into()));
     }
-    if hosts == Hosts::Any {
-        return None;
-    }
-    let mut named = request.headers().get_all(HOST).iter();
-    let host = match (request.uri().authority(), named.next(), named.next()) {
-        (_, _, Some(_)) => Err("a request must name exactly one host\n"),
-        (Some(target), _, None) => Ok(target.clone()),
-        (None, Some(host), None) => {
-            Authority::try_from(host.as_bytes()).map_err(|_| "the host is not a valid name\n")
-        }
-        // HTTP/1.0 needs no Host header. Browsers, against which this check protects, always send one.
-        (None, None, None) if request.version() < Version::HTTP_11 => return None,
-        (None, None, None) => Err("a request must have a Host header\n"),
-    };
-    match host {
-        Ok(host) if is_loopback_name(host.host()) => None,
-        Ok(host) => {
-            let why = format!(
-                "{:?} is not a name of this listener: use localhost or the address, or set admin.listen to a non-loopback address\n",
-                host.host()
-            );
-            Some((StatusCode::MISDIRECTED_REQUEST, why))
-        }
+    let Hosts::Loopback(names) = hosts else { return None };
+    match named(request) {
+        Ok(None) => None,
+        Ok(Some(host)) if is_loopback_name(host.host(), names) => None,
+        Ok(Some(host)) => Some(misdirected(host.host())),
         Err(why) => Some((StatusCode::BAD_REQUEST, why.into())),
     }
+}
+
+/// The same for the status page, which is for browsers alone: they always name a host, and it must be one of the node's.
+pub(super) fn page_refusal(hosts: &PageHosts, request: &Request<impl Body>) -> Option<(StatusCode, String)> {
+    match named(request) {
+        Ok(Some(host)) if hosts.accepts(host.host()) => None,
+        Ok(Some(host)) => Some(misdirected(host.host())),
+        Ok(None) => Some((StatusCode::BAD_REQUEST, "a request must have a Host header\n".into())),
+        Err(why) => Some((StatusCode::BAD_REQUEST, why.into())),
+    }
+}
+
+/// The host that a request names; `None` for one of HTTP/1.0 without a Host header.
+fn named(request: &Request<impl Body>) -> Result<Option<Authority>, &'static str> {
+    let mut named = request.headers().get_all(HOST).iter();
+    match (request.uri().authority(), named.next(), named.next()) {
+        (_, _, Some(_)) => Err("a request must name exactly one host\n"),
+        (Some(target), _, None) => Ok(Some(target.clone())),
+        (None, Some(host), None) => {
+            Authority::try_from(host.as_bytes()).map(Some).map_err(|_| "the host is not a valid name\n")
+        }
+        // HTTP/1.0 needs no Host header. Browsers, against which this check protects, always send one.
+        (None, None, None) if request.version() < Version::HTTP_11 => Ok(None),
+        (None, None, None) => Err("a request must have a Host header\n"),
+    }
+}
+
+fn misdirected(host: &str) -> (StatusCode, String) {
+    let shown: String = host.chars().take(100).collect();
+    let why = format!(
+        "{shown:?} is no name of this node: use localhost or the address, or add it to admin.hosts\n"
+    );
+    (StatusCode::MISDIRECTED_REQUEST, why)
 }
 
 /// Whether a page may read the body of this request, within its own limit. A listener that does not have the page does
@@ -69,11 +87,13 @@ fn takes_body(request: &Request<impl Body>) -> bool {
     request.method() == Method::POST && request.uri().path() == JOIN_PATH
 }
 
-/// Whether the name is resolved without DNS.
-fn is_loopback_name(host: &str) -> bool {
+/// Whether the name is resolved without DNS, or is one of these.
+fn is_loopback_name(host: &str, names: &[String]) -> bool {
     let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     let name = host.strip_suffix('.').unwrap_or(host);
-    name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
+    name.eq_ignore_ascii_case("localhost")
+        || address.parse::<IpAddr>().is_ok()
+        || names.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]
@@ -84,8 +104,12 @@ mod tests {
 
     type Nothing = Empty<&'static [u8]>;
 
+    fn loopback() -> Hosts {
+        Hosts::Loopback(Arc::new(["node7.example".to_owned()]))
+    }
+
     #[track_caller]
-    fn check(hosts: Hosts, headers: &[&str], expected: Option<StatusCode>) {
+    fn check(hosts: &Hosts, headers: &[&str], expected: Option<StatusCode>) {
         let mut request = Request::get("/statusz");
         for host in headers {
             request = request.header(HOST, *host);
@@ -96,32 +120,38 @@ mod tests {
 
     #[test]
     fn loopback_listener_accepts_only_loopback_hosts() {
-        for host in
-            ["localhost", "LocalHost:9640", "localhost.", "127.0.0.1:9640", "10.1.2.3", "[::1]", "[::1]:9640"]
-        {
-            check(Hosts::Loopback, &[host], None);
+        for host in [
+            "localhost",
+            "LocalHost:9640",
+            "localhost.",
+            "127.0.0.1:9640",
+            "10.1.2.3",
+            "[::1]",
+            "Node7.example:80",
+        ] {
+            check(&loopback(), &[host], None);
         }
         for host in ["evil.example", "evil.example:9640", "localhost.evil.example", "127.0.0.1.evil.example"]
         {
-            check(Hosts::Loopback, &[host], Some(StatusCode::MISDIRECTED_REQUEST));
-            check(Hosts::Any, &[host], None);
+            check(&loopback(), &[host], Some(StatusCode::MISDIRECTED_REQUEST));
+            check(&Hosts::Any, &[host], None);
         }
         for hosts in [&["", ""][..], &["localhost", "evil.example"], &["a b"], &[]] {
-            check(Hosts::Loopback, hosts, Some(StatusCode::BAD_REQUEST));
+            check(&loopback(), hosts, Some(StatusCode::BAD_REQUEST));
         }
     }
 
     #[test]
     fn host_of_an_absolute_target_is_checked() {
         let request = Request::get("http://evil.example/statusz").header(HOST, "localhost");
-        let refused = refusal(Hosts::Loopback, &request.body(Nothing::new()).unwrap());
+        let refused = refusal(&loopback(), &request.body(Nothing::new()).unwrap());
         assert_eq!(refused.map(|(status, _)| status), Some(StatusCode::MISDIRECTED_REQUEST));
     }
 
     #[test]
     fn http_1_0_request_needs_no_host() {
         let request = Request::get("/livez").version(Version::HTTP_10).body(Nothing::new()).unwrap();
-        assert_eq!(refusal(Hosts::Loopback, &request), None);
+        assert_eq!(refusal(&loopback(), &request), None);
     }
 
     #[test]
@@ -134,20 +164,24 @@ mod tests {
         ] {
             let request = Request::builder().method(method).uri(path).header(HOST, "localhost");
             let request = request.body(Full::new(&b"x"[..])).unwrap();
-            assert_eq!(refusal(Hosts::Any, &request).map(|(status, _)| status), expected, "{path}");
+            assert_eq!(refusal(&Hosts::Any, &request).map(|(status, _)| status), expected, "{path}");
         }
     }
 
     #[test]
     fn host_check_applies_only_to_loopback_listeners() {
         for (address, hosts) in [
-            ("127.0.0.1:9640", Hosts::Loopback),
-            ("[::1]:9640", Hosts::Loopback),
-            ("[::ffff:127.0.0.1]:9640", Hosts::Loopback),
+            ("127.0.0.1:9640", loopback()),
+            ("[::1]:9640", loopback()),
+            ("[::ffff:127.0.0.1]:9640", loopback()),
             ("0.0.0.0:9640", Hosts::Any),
             ("10.0.0.1:9640", Hosts::Any),
         ] {
-            assert_eq!(Hosts::of(address.parse().unwrap()), hosts, "{address}");
+            assert_eq!(
+                Hosts::of(address.parse().unwrap(), &["node7.example".to_owned()]),
+                hosts,
+                "{address}"
+            );
         }
     }
 }

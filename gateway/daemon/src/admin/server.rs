@@ -113,12 +113,12 @@ async fn accept<L>(
             () = places.freed.notified(), if !room => {}
             stream = own.next() => {
                 let caller = Caller { listener: "self-check", uid: None, pid: None };
-                let served = ServedPages { router: router.clone(), hosts, limits, caller };
+                let served = ServedPages { router: router.clone(), hosts: hosts.clone(), limits, caller };
                 connections.spawn(connection(stream, None, served, places.uncounted()));
             }
             (stream, peer) = listener.accept(), if room => {
                 let place = places.admit();
-                let served = ServedPages { router: router.clone(), hosts, limits, caller: peer.caller() };
+                let served = ServedPages { router: router.clone(), hosts: hosts.clone(), limits, caller: peer.caller() };
                 let acceptor = certificate.as_ref().map(Certificate::acceptor);
                 connections.spawn(connection(stream, acceptor, served, place));
             }
@@ -198,6 +198,7 @@ async fn requests(
         let router = router.clone();
         let place = Arc::clone(&place);
         let caller = caller.clone();
+        let hosts = &hosts;
         async move {
             place.set(ConnectionPhase::Page);
             let answer = match host::refusal(hosts, &request) {

@@ -4,14 +4,8 @@ use jiff::Timestamp;
 
 use super::daemon::{DaemonError, ask};
 use super::watch::ListArgs;
-use crate::output::{age, size, table};
+use crate::output::{age, short_digest, short_reference, size, table};
 use crate::status::ImageView;
-
-/// How many digits of a digest are shown.
-const DIGITS: usize = 12;
-
-/// Registries and repositories that a reference need not name.
-const IMPLIED: [&str; 2] = ["docker.io/library/", "docker.io/"];
 
 /// Lists images.
 pub(super) async fn images(args: &ListArgs) -> Result<(), DaemonError> {
@@ -59,47 +53,11 @@ fn held_by(image: &ImageView) -> String {
     if words.is_empty() { "-".to_owned() } else { words.join(" ") }
 }
 
-/// A reference as people write it: without the registry if that is the default one, and with the beginning of a
-/// digest.
-pub(super) fn short_reference(reference: &str) -> String {
-    let implied = IMPLIED.iter().find_map(|prefix| reference.strip_prefix(prefix));
-    let reference = implied.unwrap_or(reference);
-    match reference.split_once("@sha256:") {
-        Some((name, digest)) => format!("{name}@{}", first_digits(digest)),
-        None => short_digest(reference).to_owned(),
-    }
-}
-
-/// The beginning of a digest; another text as it is.
-fn short_digest(digest: &str) -> &str {
-    digest.strip_prefix("sha256:").map_or(digest, first_digits)
-}
-
-fn first_digits(digest: &str) -> &str {
-    digest.get(..DIGITS).unwrap_or(digest)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-
-    #[test]
-    fn references_are_shown_as_people_write_them() {
-        let digest = "0123456789abcdef".repeat(4);
-        for (reference, expected) in [
-            ("docker.io/library/busybox:latest", "busybox:latest".to_owned()),
-            ("docker.io/acme/web:1", "acme/web:1".to_owned()),
-            ("127.0.0.1:5000/library/busybox:1", "127.0.0.1:5000/library/busybox:1".to_owned()),
-            (&format!("ghcr.io/a/b@sha256:{digest}"), "ghcr.io/a/b@0123456789ab".to_owned()),
-            (&format!("sha256:{digest}"), "0123456789ab".to_owned()),
-            ("sha256:ä", "ä".to_owned()),
-            ("", String::new()),
-        ] {
-            assert_eq!(short_reference(reference), expected, "{reference}");
-        }
-    }
 
     #[test]
     fn image_has_a_row_for_each_name_with_who_keeps_it() {

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::daemon::{DaemonError, ask};
 use super::watch::ListArgs;
-use crate::output::{age, short, table};
+use crate::output::{age, short, short_reference, table};
 use crate::status::{Objects, SandboxView, TaskView};
 
 /// The states of sandboxes and tasks.
@@ -68,7 +68,7 @@ fn task_row(task: &TaskView, now: Timestamp) -> [String; 6] {
         task.display_name.clone(),
         state,
         age(&task.created_at, now),
-        super::images::short_reference(task.names.get("image").unwrap_or(&task.image)),
+        short_reference(task.names.get("image").unwrap_or(&task.image)),
     ]
 }
 

@@ -78,6 +78,11 @@ impl Ring {
         (events, next)
     }
 
+    /// At most `most` of the latest events that are wanted, the newest first.
+    pub(super) fn latest(&self, most: usize, is_wanted: impl Fn(&EventView) -> bool) -> Vec<EventView> {
+        self.events.iter().rev().filter(|event| is_wanted(event)).take(most).cloned().collect()
+    }
+
     /// How many events after the one with this number are not kept.
     pub(super) fn missing_after(&self, after: u64) -> u64 {
         let unknown: u64 =

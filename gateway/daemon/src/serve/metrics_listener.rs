@@ -20,7 +20,7 @@ impl Daemon {
         let MetricsCredentials { certificate, token } = credentials.clone();
         let router = pages.metrics_router(token);
         let limits = admin::Limits::from(&self.config.admin);
-        let hosts = Hosts::of(bound);
+        let hosts = Hosts::of(bound, &self.config.admin.hosts);
         tracing::info!(%bound, tls = certificate.is_some(), "metrics are served");
         match certificate {
             Some(certificate) => {

@@ -1,183 +1,36 @@
 //! Tests of the admin pages over real sockets, with a status source that the test controls.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use http::{Method, StatusCode};
-use parking_lot::Mutex;
-use switchyard::admin::{self, AdminPages, Hosts, Limits, Reach};
+use switchyard::admin::{self, AdminPages, Hosts, Limits, Reach, StatusPage};
 use switchyard::channel;
-use switchyard::config::{AuditConfig, AuditTarget, ContainerMetrics, Sources, load};
+use switchyard::config::{AdminConfig, AuditConfig, AuditTarget, ContainerMetrics, Sources, load};
 use switchyard::history::History;
 use switchyard::listener::GuardedListener;
-use switchyard::managed::restart::{RestartError, RestartReport};
 use switchyard::metrics::Metrics;
-use switchyard::programs::ProgramView;
 use switchyard::reload::Reloader;
-use switchyard::status::{
-    Condition, ContainerReading, DevicesView, Disclosure, ImageView, InspectionView, Objects, Part,
-    SandboxView, StatusReport, StatusSource, TaskLogView, VolumeView,
-};
+use switchyard::status::{Condition, Part, StatusReport};
 use switchyard::telemetry::LogLevel;
-use switchyard_core::Error;
-use switchyard_core::backend::Advisory;
-use switchyard_core::gateway::PullsByResult;
-use switchyard_core::id::{LeaseToken, Owner};
-use switchyard_core::table::Counts;
-use switchyard_logkeeper::protocol::Stats;
-use switchyard_swarm::SwarmNode;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::soon;
+use source::Fake;
 
 mod containers;
 mod devices;
 mod logs;
 mod metrics_listener;
 mod objects;
+mod page;
 mod programs;
+mod source;
 mod swarm;
 mod volumes;
-
-#[derive(Default)]
-struct Fake {
-    parts: Mutex<Vec<Part>>,
-    containers: containers::Containers,
-    swarm: OnceLock<SwarmNode>,
-}
-
-impl StatusSource for Fake {
-    fn count_pulls(&self) -> PullsByResult {
-        PullsByResult::new()
-    }
-
-    fn parts(&self) -> Vec<Part> {
-        self.parts.lock().clone()
-    }
-
-    fn advisories(&self) -> Vec<Advisory> {
-        vec![Advisory { program: "runc".into(), version: "1.1.0".into(), ids: vec!["CVE-2024-21626".into()] }]
-    }
-
-    fn count_sandboxes(&self) -> Counts {
-        BTreeMap::from([((Owner::Kubernetes, "ready"), 1)])
-    }
-
-    fn count_tasks(&self) -> Counts {
-        BTreeMap::from([((Owner::Nomad, "running"), 3)])
-    }
-
-    fn count_images(&self) -> BoxFuture<'_, Option<u64>> {
-        Box::pin(std::future::ready(Some(5)))
-    }
-
-    fn count_launchers(&self) -> Option<u64> {
-        Some(2)
-    }
-
-    fn swarm(&self) -> Option<&SwarmNode> {
-        self.swarm.get()
-    }
-
-    fn plugins(&self) -> Option<switchyard_device_host::Report> {
-        Some(devices::plugins())
-    }
-
-    fn count_streaming(&self) -> Vec<(&'static str, u64)> {
-        vec![("portforward", 4)]
-    }
-
-    fn logs(&self) -> BoxFuture<'_, Option<Stats>> {
-        Box::pin(std::future::ready(Some(Stats { containers: 2, ..Stats::default() })))
-    }
-
-    fn objects(&self) -> Objects {
-        Objects {
-            sandboxes: vec![SandboxView {
-                id: "ab".repeat(32),
-                owner: "kubernetes".into(),
-                name: "web_shop_u1_0".into(),
-                display_name: "shop/web".into(),
-                names: BTreeMap::from([("pod".to_owned(), "web".to_owned())]),
-                state: "ready".into(),
-                handler: String::new(),
-                ips: vec!["10.0.0.2".parse().unwrap()],
-                created_at: "2024-01-01T00:00:00Z".into(),
-            }],
-            tasks: Vec::new(),
-        }
-    }
-
-    fn inspect(
-        &self,
-        name: String,
-        disclosure: Disclosure,
-    ) -> BoxFuture<'_, switchyard_core::Result<InspectionView>> {
-        Box::pin(std::future::ready(objects::inspect(&name, disclosure)))
-    }
-
-    fn images(&self) -> BoxFuture<'_, switchyard_core::Result<Vec<ImageView>>> {
-        Box::pin(std::future::ready(Ok(objects::images())))
-    }
-
-    fn volumes(&self) -> BoxFuture<'_, switchyard_core::Result<Vec<VolumeView>>> {
-        Box::pin(std::future::ready(Ok(volumes::all())))
-    }
-
-    fn remove_volume(&self, owner: Owner, name: String) -> BoxFuture<'_, switchyard_core::Result<()>> {
-        Box::pin(std::future::ready(volumes::remove(owner, &name)))
-    }
-
-    fn devices(&self) -> DevicesView {
-        devices::shown()
-    }
-
-    fn display_name(&self, sandbox: &str) -> Option<String> {
-        (sandbox == "cd".repeat(32)).then(|| "jobs/train".to_owned())
-    }
-
-    fn programs(&self) -> BoxFuture<'_, Vec<ProgramView>> {
-        let program = ProgramView {
-            part: "containerd".into(),
-            pid: 4711,
-            path: "/usr/bin/containerd".into(),
-            replaced: true,
-        };
-        Box::pin(std::future::ready(vec![program]))
-    }
-
-    fn restart(&self, part: &str) -> Option<BoxFuture<'_, Result<RestartReport, RestartError>>> {
-        let answer = match part {
-            "containerd" => Ok(RestartReport { part: part.to_owned(), before: Some(4711), after: 4712 }),
-            "logkeeper" => Err(RestartError::External { name: "logkeeper", pid: 4713 }),
-            _ => return None,
-        };
-        Some(Box::pin(std::future::ready(answer)))
-    }
-
-    fn read_containers(&self) -> BoxFuture<'static, switchyard_core::Result<ContainerReading>> {
-        self.containers.read()
-    }
-
-    fn task_log<'a>(&'a self, task: &'a str) -> BoxFuture<'a, switchyard_core::Result<TaskLogView>> {
-        Box::pin(std::future::ready(logs::find(task)))
-    }
-
-    fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>> {
-        Box::pin(std::future::ready(if token == LeaseToken::from_bytes([7; 16]) {
-            Ok(())
-        } else {
-            Err(Error::failed_precondition(format!(
-                "lease {token} is in use by train of nomad: it ends with that"
-            )))
-        }))
-    }
-}
 
 fn part(name: &'static str, needed: bool, condition: Condition) -> Part {
     Part { name, needed, condition }
@@ -216,7 +69,10 @@ fn exposed_pages(containers: ContainerMetrics) -> (AdminPages, Arc<Fake>, TempDi
     let metrics = Arc::new(Metrics::new().unwrap());
     let audit = AuditConfig { to: AuditTarget::Off, ..AuditConfig::default() };
     let history = History::start(&audit, &metrics);
-    let pages = AdminPages::new(Arc::clone(&source) as _, metrics, reloader, level, history, containers);
+    let pages = {
+        let page = StatusPage::new(&AdminConfig::default(), dir.path());
+        AdminPages::new(Arc::clone(&source) as _, metrics, reloader, level, history, containers, page)
+    };
     (pages, source, dir)
 }
 
@@ -236,10 +92,11 @@ impl Pages {
         let unix = GuardedListener::bind(&dir.path().join("admin.sock"), None).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp = listener.local_addr().unwrap();
+        admin.set_address(tcp);
         let local = admin.router(Reach::Local);
         let network = admin.router(Reach::Network);
         tokio::spawn(admin::serve(unix, local, Hosts::Any, limits));
-        tokio::spawn(admin::serve(listener, network, Hosts::of(tcp), limits));
+        tokio::spawn(admin::serve(listener, network, Hosts::of(tcp, &[]), limits));
         Self { source, dir, tcp }
     }
 
@@ -424,7 +281,7 @@ async fn dns_rebinding_host_is_rejected() {
     };
     let refused = ask("Host: rebound.example:9640\r\n").await;
     assert!(refused.starts_with("HTTP/1.1 421 "), "{refused}");
-    assert!(refused.contains("\"rebound.example\" is not a name of this listener"), "{refused}");
+    assert!(refused.contains("\"rebound.example\" is no name of this node"), "{refused}");
     assert!(!refused.contains("switchyard_"), "{refused}");
     for host in ["Host: localhost:9640\r\n", "Host: 127.0.0.1\r\n", "Host: [::1]:1\r\n"] {
         assert!(ask(host).await.starts_with("HTTP/1.1 200 "), "{host}");

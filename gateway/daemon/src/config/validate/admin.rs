@@ -1,5 +1,6 @@
 //! Checks of `[admin]`: whoever reaches the metrics listener from another host must show a right to it.
 
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::Fault;
@@ -7,6 +8,9 @@ use crate::config::AdminConfig;
 
 /// The range of `admin.max_header_bytes`; the minimum is what the HTTP server needs.
 const HEADER_BYTES: RangeInclusive<usize> = 8 << 10..=1 << 20;
+
+/// How many names `admin.hosts` may have.
+const HOSTS_MAX: usize = 32;
 
 /// Checks the admin server.
 pub(super) fn check(admin: &AdminConfig) -> Result<(), Fault> {
@@ -19,7 +23,30 @@ pub(super) fn check(admin: &AdminConfig) -> Result<(), Fault> {
         );
         return Err(("admin.max_header_bytes".into(), why));
     }
+    check_hosts(&admin.hosts)?;
     check_metrics(admin)
+}
+
+/// Checks the names of the node for browsers.
+fn check_hosts(hosts: &[String]) -> Result<(), Fault> {
+    let fault = |why: String| Err(("admin.hosts".to_owned(), why));
+    if hosts.len() > HOSTS_MAX {
+        return fault(format!("{} names are given, and at most {HOSTS_MAX} are allowed", hosts.len()));
+    }
+    let is_name = |host: &str| {
+        let labels = || host.split('.');
+        let is_label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+        };
+        host.len() <= 253 && labels().all(is_label)
+    };
+    match hosts.iter().find(|host| host.parse::<IpAddr>().is_err() && !is_name(host)) {
+        Some(wrong) => {
+            fault(format!("{wrong:?} is neither a name nor an address: leave out scheme, port and path"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks the metrics listener.
@@ -110,6 +137,20 @@ mod tests {
                 assert_eq!(check(&admin(listen, files)), Ok(()), "{listen} {files:?}");
             }
         }
+    }
+
+    #[test]
+    fn hosts_are_names_or_addresses_without_port() {
+        let with = |hosts: &[&str]| AdminConfig {
+            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+            ..AdminConfig::default()
+        };
+        assert_eq!(check(&with(&["node7", "node-7.example.org", "10.0.0.7", "2001:db8::1"])), Ok(()));
+        for wrong in ["", "*.example", "node7:9640", "https://node7", "node7/", "a..b", "[::1]", "ä"] {
+            let (key, why) = check(&with(&[wrong])).unwrap_err();
+            assert!(key == "admin.hosts" && why.contains("neither a name"), "{wrong}: {why}");
+        }
+        assert!(check(&with(&["n"; 33])).unwrap_err().1.contains("at most 32"));
     }
 
     #[test]

@@ -140,6 +140,10 @@ async fn listeners_serve_containers_as_configured() {
             let expected = if is_served { StatusCode::OK } else { StatusCode::NOT_FOUND };
             assert_eq!(status, expected, "{exposure:?} on the {name}: {text}");
             assert_eq!(text.contains("nomad_job=\"shop\""), is_served, "{exposure:?} on the {name}: {text}");
+            // There the list is a page for browsers, which do not read metrics.
+            if name == "admin address" {
+                continue;
+            }
             let (_, index) = page.get("/").await;
             assert_eq!(index.contains("/metrics/containers"), is_served, "{exposure:?}: {index}");
         }

@@ -1,0 +1,105 @@
+//! Events, operations in flight, and the health of parts, as rows.
+
+use jiff::Timestamp;
+
+use super::text;
+use super::work::Tone;
+use crate::output::age;
+use crate::status::{EventView, OperationView, PartView};
+
+/// An event.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct EventRow {
+    pub(super) at: String,
+    pub(super) age: String,
+    pub(super) owner: String,
+    pub(super) event: String,
+    pub(super) tone: Tone,
+    /// The page of its object; empty if it is about none.
+    pub(super) href: String,
+    pub(super) name: String,
+    pub(super) detail: String,
+}
+
+/// An operation in flight.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct OperationRow {
+    pub(super) operation: String,
+    pub(super) owner: String,
+    pub(super) subject: String,
+    pub(super) caller: String,
+    pub(super) began_at: String,
+    pub(super) since: String,
+    pub(super) steps: String,
+}
+
+/// A part of the daemon.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PartRow {
+    pub(super) name: String,
+    pub(super) state: &'static str,
+    pub(super) tone: Tone,
+    pub(super) detail: String,
+}
+
+// === impl EventRow ===
+
+impl EventRow {
+    pub(super) fn of(event: &EventView, now: Timestamp) -> Self {
+        let tone = match event.event.as_str() {
+            "refused" => Tone::Bad,
+            "task_exited" if event.detail != "code 0" => Tone::Bad,
+            "task_started" | "sandbox_ready" => Tone::Good,
+            _ => Tone::Quiet,
+        };
+        let href = match (&event.task, &event.sandbox) {
+            (Some(task), _) => format!("/tasks/{task}"),
+            (None, Some(sandbox)) => format!("/sandboxes/{sandbox}"),
+            (None, None) => String::new(),
+        };
+        Self {
+            at: event.at.clone(),
+            age: age(&event.at, now),
+            owner: event.owner.clone(),
+            event: text::words(&event.event),
+            tone,
+            href,
+            name: text::name(&event.name),
+            detail: text::sentence(&event.detail),
+        }
+    }
+}
+
+// === impl OperationRow ===
+
+impl OperationRow {
+    pub(super) fn of(operation: &OperationView) -> Self {
+        let steps: Vec<_> = operation
+            .steps
+            .iter()
+            .map(|step| format!("{} ({})", text::words(&step.step), text::seconds(step.seconds)))
+            .collect();
+        Self {
+            operation: text::words(&operation.operation),
+            owner: operation.owner.clone(),
+            subject: text::name(&operation.subject),
+            caller: text::name(&operation.caller),
+            began_at: operation.began_at.clone(),
+            since: text::seconds(operation.seconds),
+            steps: steps.join(", "),
+        }
+    }
+}
+
+// === impl PartRow ===
+
+impl PartRow {
+    pub(super) fn of(part: &PartView) -> Self {
+        let (state, tone) = match (part.up, part.needed) {
+            (true, _) => ("ok", Tone::Good),
+            (false, true) => ("failed", Tone::Bad),
+            (false, false) => ("failed, not needed", Tone::Busy),
+        };
+        Self { name: text::name(&part.name), state, tone, detail: text::sentence(&part.detail) }
+    }
+}

@@ -1,0 +1,200 @@
+//! The last lines of a task's log, for its page: few, and short ones. A log has any size and content, and its file
+//! system may hang, so it is read on few threads, and for a bounded time.
+
+use std::time::Duration;
+
+use switchyard_core::blocking_pool::BlockingPool;
+use switchyard_core::{Error, Result};
+use switchyard_logkeeper::format::Stream;
+use switchyard_logkeeper::reader::{LogLocation, LogQuery, LogReader, ReadError};
+
+use super::text::shown;
+
+/// How many lines are shown, of plain text for each stream.
+const LINES: u64 = 50;
+
+/// The longest line that is shown, in characters; what follows is left out.
+const LINE_MAX: usize = 1000;
+
+/// How many pieces of lines are read: a program can write one line in very many.
+const PIECES_MAX: usize = 2000;
+
+/// How many logs are read at the same time, and for how long.
+const READS: usize = 2;
+const READ_LIMIT: Duration = Duration::from_secs(2);
+
+/// The threads that read logs.
+#[derive(Debug)]
+pub(crate) struct LogThreads(BlockingPool);
+
+/// The end of a log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LogTail {
+    pub(crate) lines: Vec<LogLine>,
+    /// Why there are none, or not all.
+    pub(crate) note: Option<String>,
+}
+
+/// A line of output.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LogLine {
+    /// When it was written, as the log says; empty if it does not.
+    pub(crate) time: String,
+    pub(crate) is_error: bool,
+    pub(crate) text: String,
+}
+
+/// Lines while they are read in pieces.
+#[derive(Debug, Default)]
+struct Lines {
+    ended: Vec<LogLine>,
+    /// By stream, the beginning of a line that goes on.
+    begun: [Option<(String, Vec<u8>)>; 2],
+}
+
+// === impl LogThreads ===
+
+impl Default for LogThreads {
+    fn default() -> Self {
+        Self(BlockingPool::new(READS, READ_LIMIT))
+    }
+}
+
+impl LogThreads {
+    /// The last lines of a log. Cancel-safe.
+    pub(crate) async fn tail(
+        &self,
+        task: &str,
+        location: std::result::Result<LogLocation, String>,
+    ) -> LogTail {
+        let location = match location {
+            Ok(location) => location,
+            Err(why) => return LogTail::without_lines(format!("There is no log: {why}.")),
+        };
+        match self.0.run(format!("the log of task {task}"), move || read(&location)).await {
+            Ok(tail) => tail,
+            Err(error) => LogTail::without_lines(format!("The log cannot be read: {}.", error.report())),
+        }
+    }
+}
+
+// === impl LogTail ===
+
+impl LogTail {
+    pub(crate) fn without_lines(why: String) -> Self {
+        Self { lines: Vec::new(), note: Some(why) }
+    }
+}
+
+fn read(location: &LogLocation) -> Result<LogTail> {
+    let query = LogQuery { tail: Some(LINES), ..LogQuery::default() };
+    let failed = |error| Error::unavailable("it is unreadable").with_source(error);
+    let mut reader = match LogReader::open(location, &query) {
+        Ok(reader) => reader,
+        Err(ReadError::Absent(_)) => {
+            return Ok(LogTail::without_lines("Nothing was written yet, or the log was removed.".to_owned()));
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let mut lines = Lines::default();
+    for _ in 0..PIECES_MAX {
+        let Some(piece) = reader.next_piece().map_err(failed)? else {
+            let omitted = !reader.take_omitted().is_empty();
+            let note = omitted.then(|| "A part of the log is left out: it is unreadable.".to_owned());
+            return Ok(LogTail { lines: lines.finish(), note });
+        };
+        lines.push(piece.stream, piece.time.unwrap_or_default(), piece.text, piece.is_ended);
+    }
+    let note = "Lines after these are left out: they are in very many pieces.".to_owned();
+    Ok(LogTail { lines: lines.finish(), note: Some(note) })
+}
+
+// === impl Lines ===
+
+impl Lines {
+    fn push(&mut self, stream: Stream, time: &str, text: &[u8], is_ended: bool) {
+        let begun = &mut self.begun[stream.index()];
+        let (begin, mut bytes) = begun.take().unwrap_or_else(|| (time.to_owned(), Vec::new()));
+        // A character has at most 4 bytes, and one more tells that the line is cut.
+        let room = (4 * (LINE_MAX + 1)).saturating_sub(bytes.len());
+        bytes.extend_from_slice(&text[..text.len().min(room)]);
+        if is_ended {
+            self.ended.push(line(stream, &begin, &bytes));
+        } else {
+            *begun = Some((begin, bytes));
+        }
+    }
+
+    fn finish(self) -> Vec<LogLine> {
+        let Self { mut ended, begun } = self;
+        for (stream, begun) in Stream::ALL.into_iter().zip(begun) {
+            ended.extend(begun.map(|(time, bytes)| line(stream, &time, &bytes)));
+        }
+        ended
+    }
+}
+
+fn line(stream: Stream, time: &str, bytes: &[u8]) -> LogLine {
+    let text = String::from_utf8_lossy(bytes).replace('\t', "    ");
+    LogLine { time: shown(time, 40), is_error: stream == Stream::Stderr, text: shown(&text, LINE_MAX) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    async fn tail(content: &str) -> LogTail {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("0.log"), content).unwrap();
+        let location = LogLocation::Cri { root: dir.path().to_owned(), path: "0.log".into() };
+        LogThreads::default().tail("a", Ok(location)).await
+    }
+
+    #[tokio::test]
+    async fn last_lines_are_read_and_pieces_are_joined() {
+        let mut content = String::new();
+        for number in 0..80 {
+            content.push_str(&format!("2026-11-26T10:00:00.5Z stdout F line {number}\n"));
+        }
+        content.push_str("2026-11-26T10:00:01Z stderr P half\n2026-11-26T10:00:02Z stderr F  whole\n");
+        let tail = tail(&content).await;
+        assert_eq!(tail.note, None);
+        assert!(tail.lines.len() <= 50 && tail.lines.len() >= 49, "{}", tail.lines.len());
+        let last = tail.lines.last().unwrap();
+        assert_eq!((last.text.as_str(), last.is_error), ("half whole", true));
+        assert_eq!(last.time, "2026-11-26T10:00:01Z");
+        assert!(tail.lines.iter().any(|line| line.text == "line 79" && !line.is_error));
+    }
+
+    #[tokio::test]
+    async fn hostile_lines_are_cut_and_harmless() {
+        let long = "x".repeat(100_000);
+        let content = format!(
+            "2026-11-26T10:00:00Z stdout F \u{1b}[2J<b>\u{202e}&\n2026-11-26T10:00:00Z stdout F {long}\nno log at all\n"
+        );
+        let tail = tail(&content).await;
+        assert_eq!(tail.lines[0].text, "\u{fffd}[2J<b>\u{fffd}&");
+        assert_eq!(tail.lines[1].text.chars().count(), LINE_MAX + 1);
+        assert_eq!(tail.lines.len(), 3);
+    }
+
+    #[tokio::test]
+    async fn line_in_very_many_pieces_is_bounded() {
+        let content = "2026-11-26T10:00:00Z stdout P x\n".repeat(5 * PIECES_MAX);
+        let tail = tail(&content).await;
+        assert!(tail.lines.len() <= 1 && tail.note.is_some(), "{:?}", tail.note);
+    }
+
+    #[tokio::test]
+    async fn log_that_is_absent_or_nowhere_is_told_in_words() {
+        let threads = LogThreads::default();
+        let none = threads.tail("a", Err("its job collects none".to_owned())).await;
+        assert_eq!(none.note.unwrap(), "There is no log: its job collects none.");
+        let dir = tempfile::tempdir().unwrap();
+        let location = LogLocation::Cri { root: dir.path().to_owned(), path: "0.log".into() };
+        let absent = threads.tail("a", Ok(location)).await;
+        assert!(absent.note.unwrap().starts_with("Nothing was written yet"));
+    }
+}
