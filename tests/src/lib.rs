@@ -11,6 +11,7 @@
 //! Debian package.
 
 pub mod backend_fixture;
+pub mod browser;
 pub mod chaos;
 pub mod containerd_proxy;
 pub mod cri;

@@ -42,7 +42,7 @@ use crate::status::{Disclosure, InspectionView, OperationView, PageLinkView};
 const USAGE_WAIT: Duration = Duration::from_millis(50);
 
 /// How many events, and how many refused requests, a page lists.
-const EVENTS: usize = 40;
+const EVENTS: usize = 30;
 const REFUSED: usize = 20;
 
 /// How many cookies of the page's name are looked at.

@@ -100,8 +100,13 @@ fn read(location: &LogLocation) -> Result<LogTail> {
     for _ in 0..PIECES_MAX {
         let Some(piece) = reader.next_piece().map_err(failed)? else {
             let omitted = !reader.take_omitted().is_empty();
-            let note = omitted.then(|| "A part of the log is left out: it is unreadable.".to_owned());
-            return Ok(LogTail { lines: lines.finish(), note });
+            let lines = lines.finish();
+            let note = match (omitted, lines.is_empty()) {
+                (true, _) => Some("A part of the log is left out: it is unreadable.".to_owned()),
+                (false, true) => Some("Nothing was written yet.".to_owned()),
+                (false, false) => None,
+            };
+            return Ok(LogTail { lines, note });
         };
         lines.push(piece.stream, piece.time.unwrap_or_default(), piece.text, piece.is_ended);
     }
@@ -136,7 +141,9 @@ impl Lines {
 
 fn line(stream: Stream, time: &str, bytes: &[u8]) -> LogLine {
     let text = String::from_utf8_lossy(bytes).replace('\t', "    ");
-    LogLine { time: shown(time, 40), is_error: stream == Stream::Stderr, text: shown(&text, LINE_MAX) }
+    // To the millisecond, as a person reads it.
+    let time = time.get(..23).unwrap_or(time).replace('T', " ");
+    LogLine { time: shown(&time, 40), is_error: stream == Stream::Stderr, text: shown(&text, LINE_MAX) }
 }
 
 #[cfg(test)]
@@ -164,7 +171,7 @@ mod tests {
         assert!(tail.lines.len() <= 50 && tail.lines.len() >= 49, "{}", tail.lines.len());
         let last = tail.lines.last().unwrap();
         assert_eq!((last.text.as_str(), last.is_error), ("half whole", true));
-        assert_eq!(last.time, "2026-11-26T10:00:01Z");
+        assert_eq!(last.time, "2026-11-26 10:00:01Z");
         assert!(tail.lines.iter().any(|line| line.text == "line 79" && !line.is_error));
     }
 

@@ -50,6 +50,7 @@ struct NodePage {
     started_at: String,
     tiles: Vec<Tile>,
     attention: Vec<String>,
+    attention_tone: Tone,
     filters: Vec<Link>,
     work: WorkTable,
     usage: String,
@@ -107,6 +108,7 @@ pub(crate) fn node(facts: &NodeFacts, query: &NodeQuery) -> askama::Result<Strin
         up: age(&report.started_at, now),
         started_at: report.started_at.clone(),
         tiles: tiles(facts),
+        attention_tone: if has_failed(facts) { Tone::Bad } else { Tone::Busy },
         attention: attention(facts),
         filters: filters(objects, query.owner, |owner| address.replaced(pairs(owner, 1))),
         former: (work.page > 1).then(|| href_of(work.page - 1)),
@@ -144,6 +146,12 @@ fn tiles(facts: &NodeFacts) -> Vec<Tile> {
     let images = report.images.map_or_else(|| "—".to_owned(), |images| images.to_string());
     tiles.push(Tile { label: "images", value: images, note: String::new() });
     tiles
+}
+
+/// Whether something does not work now.
+fn has_failed(NodeFacts { report, swarm, .. }: &NodeFacts) -> bool {
+    report.parts.iter().any(|part| !part.up && part.needed)
+        || swarm.as_ref().is_some_and(|swarm| !swarm.problems.is_empty())
 }
 
 /// What somebody should look at, as sentences.

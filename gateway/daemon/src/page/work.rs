@@ -36,8 +36,9 @@ pub(super) struct WorkRow {
     pub(super) tone: Tone,
     pub(super) age: String,
     pub(super) created_at: String,
-    /// The image of a task, the addresses of a sandbox.
+    /// The image of a task, the addresses of a sandbox, and which of both it is.
     pub(super) what: String,
+    pub(super) what_label: &'static str,
     pub(super) cpu: String,
     pub(super) memory: String,
 }
@@ -144,6 +145,7 @@ fn sandbox_row(sandbox: &SandboxView, now: Timestamp) -> WorkRow {
         tone: Tone::of(&sandbox.state, None),
         age: age(&sandbox.created_at, now),
         created_at: sandbox.created_at.clone(),
+        what_label: "Addresses",
         what: if addresses.is_empty() { "host network".to_owned() } else { addresses.join(", ") },
         cpu: String::new(),
         memory: String::new(),
@@ -174,6 +176,7 @@ pub(super) fn task_row(
         tone: Tone::of(&task.state, task.exit_code),
         age: age(&task.created_at, now),
         created_at: task.created_at.clone(),
+        what_label: "Image",
         what: text::name(&short_reference(task.names.get("image").unwrap_or(&task.image))),
         cpu: used.cpu,
         memory: used.memory,
