@@ -39,9 +39,8 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 mod access;
 mod answers;
@@ -51,6 +50,8 @@ mod host;
 mod logs;
 mod objects;
 mod page;
+mod pages;
+mod reading;
 mod server;
 mod settings;
 mod swarm;
@@ -64,28 +65,21 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
 use switchyard_core::Error;
-use switchyard_core::id::{LeaseToken, Owner};
+use switchyard_core::id::LeaseToken;
 use switchyard_core::operation::{Caller, OperationKind, Subject};
 
 use crate::channel::report;
-use crate::config::ContainerMetrics;
-use crate::history::History;
 use crate::managed::restart::RestartError;
-use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, NodeCounts, REVISION, VERSION};
-use crate::reload::Reloader;
-use crate::status::{Part, PartView, StatusReport, StatusSource, count_views, rfc3339};
-use crate::telemetry::LogLevel;
+use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, NodeCounts, VERSION};
+use crate::status::Part;
 
-use answers::{TEXT, json, respond, status_of, text};
-use containers::LatestReading;
+use answers::{json, respond, status_of, text};
+use pages::{COUNT_LIMIT, ListenerPages, detail};
 
 pub use host::Hosts;
-pub use page::StatusPage;
+pub use pages::{AdminPages, Reach};
 pub use server::{Limits, serve, serve_also, serve_tls};
 pub use token::{BearerToken, Token, TokenError, TokenFault};
-
-/// The timeout for counting images and for a query to the logkeeper; after it the page omits the value.
-const COUNT_LIMIT: Duration = Duration::from_secs(2);
 
 /// The pages of the unix socket alone.
 const LOCAL_PAGES: &str = "/statusz
@@ -105,77 +99,9 @@ const LOCAL_PAGES: &str = "/statusz
 /// The timeout for ending a lease.
 const RELEASE_LIMIT: Duration = Duration::from_secs(15);
 
-/// Replaces the reason why a part fails, for clients on the network.
-const WITHHELD: &str = "reason withheld: run `switchyard status` as root";
-
-/// Who can reach a listener.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// Every user of the node, and possibly remote clients: they get no names of objects and no text from
-    /// logs.
-    Network,
-    /// Root and the members of `admin.socket_group`, by the unix socket.
-    Local,
-}
-
-/// The sources of the pages.
-#[derive(Clone)]
-pub struct AdminPages {
-    source: Arc<dyn StatusSource>,
-    metrics: Arc<Metrics>,
-    reloader: Reloader,
-    log_level: LogLevel,
-    history: History,
-    container_metrics: ContainerMetrics,
-    containers: LatestReading,
-    page: StatusPage,
-    started: SystemTime,
-}
-
-/// The pages for one listener.
-#[derive(Clone)]
-struct ListenerPages {
-    admin: AdminPages,
-    reach: Reach,
-}
-
-impl std::fmt::Debug for AdminPages {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Admin").field("started", &self.started).finish_non_exhaustive()
-    }
-}
+// === impl AdminPages ===
 
 impl AdminPages {
-    /// Pages about this source, about the daemon's configuration and log, and about what happens; the start time of the daemon is
-    /// now.
-    #[must_use]
-    pub fn new(
-        source: Arc<dyn StatusSource>,
-        metrics: Arc<Metrics>,
-        reloader: Reloader,
-        log_level: LogLevel,
-        history: History,
-        container_metrics: ContainerMetrics,
-        page: StatusPage,
-    ) -> Self {
-        Self {
-            source,
-            metrics,
-            reloader,
-            log_level,
-            history,
-            container_metrics,
-            containers: LatestReading::default(),
-            page,
-            started: SystemTime::now(),
-        }
-    }
-
-    /// Sets the address of the listener for the network, once, for links to it.
-    pub fn set_address(&self, address: SocketAddr) {
-        self.page.set_address(address);
-    }
-
     /// The pages for a listener.
     pub fn router(&self, reach: Reach) -> Router {
         let monitored = index_of_monitored(self.serves_containers(reach));
@@ -215,39 +141,6 @@ impl AdminPages {
         }
     }
 
-    /// The content of `/statusz`.
-    pub async fn report(&self, reach: Reach) -> StatusReport {
-        let parts = self.source.parts();
-        StatusReport {
-            version: VERSION.into(),
-            revision: REVISION.into(),
-            pid: match reach {
-                Reach::Network => None,
-                Reach::Local => Some(std::process::id()),
-            },
-            started_at: rfc3339(self.started),
-            ready: !parts.iter().any(Part::blocks_readiness),
-            parts: parts.iter().map(|part| part_view(part, reach)).collect(),
-            sandboxes: count_views(&self.source.count_sandboxes()),
-            tasks: count_views(&self.source.count_tasks()),
-            images: self.images().await,
-            advisories: self.source.advisories().into_iter().map(Into::into).collect(),
-            config: match reach {
-                // Files may be named, and values shown.
-                Reach::Network => None,
-                Reach::Local => Some(self.reloader.view()),
-            },
-            programs: match reach {
-                Reach::Network => Vec::new(),
-                Reach::Local => self.source.programs().await,
-            },
-        }
-    }
-
-    const fn serves_containers(&self, reach: Reach) -> bool {
-        containers::is_served(self.container_metrics, reach)
-    }
-
     /// Metrics and health, which all listeners serve. Without the metrics of containers, which are configured,
     /// they contain no names of objects and, on the network, no reasons.
     fn monitored(&self, reach: Reach) -> Router<ListenerPages> {
@@ -258,10 +151,6 @@ impl AdminPages {
             .route("/healthz", get(readyz))
             .route("/metrics", get(metrics));
         if self.serves_containers(reach) { router.merge(containers::routes()) } else { router }
-    }
-
-    async fn images(&self) -> Option<u64> {
-        tokio::time::timeout(COUNT_LIMIT, self.source.count_images()).await.ok().flatten()
     }
 }
 
@@ -399,24 +288,4 @@ async fn restart(State(pages): State<ListenerPages>, Path(part): Path<String>) -
 fn index_of_monitored(containers: bool) -> String {
     let containers = if containers { "/metrics/containers?owner\n" } else { "" };
     format!("/livez\n/readyz?verbose\n/metrics\n{containers}")
-}
-
-fn part_view(part: &Part, reach: Reach) -> PartView {
-    let detail = detail(part, reach).into();
-    PartView { name: part.name.into(), up: part.is_up(), needed: part.needed, detail }
-}
-
-/// The detail of a part's condition that a listener's clients may see.
-fn detail(part: &Part, reach: Reach) -> &str {
-    match (reach, part.is_up()) {
-        (Reach::Local, _) => part.detail(),
-        (Reach::Network, true) => "",
-        (Reach::Network, false) => WITHHELD,
-    }
-}
-
-/// The owner of this name, as queries give it.
-fn owner_named(name: &str) -> Result<Owner, String> {
-    let owner = Owner::ALL.into_iter().find(|owner| owner.as_str() == name);
-    owner.ok_or_else(|| format!("{name:?} is no owner: use kubernetes, nomad, swarm or host"))
 }

@@ -51,7 +51,7 @@ pub mod managed;
 pub mod metrics;
 pub mod node;
 pub mod output;
-mod page;
+pub mod page;
 pub mod programs;
 pub mod reload;
 pub mod self_check;

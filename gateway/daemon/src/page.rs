@@ -18,17 +18,18 @@ mod node;
 mod object;
 mod outside;
 mod sessions;
+mod site;
 mod text;
 mod usage;
 mod work;
 
 pub(crate) use hosts::PageHosts;
-pub(crate) use log_tail::{LogTail, LogThreads};
+pub(crate) use log_tail::LogTail;
 pub(crate) use node::{NodeFacts, NodeQuery, node};
 pub(crate) use object::{ObjectFacts, object};
 pub(crate) use outside::{message, outside};
-pub(crate) use sessions::{PageSecret, SESSION_TIME, Sessions, TICKET_TIME};
-pub(crate) use usage::UsageHistory;
+pub(crate) use sessions::TICKET_TIME;
+pub use site::StatusPage;
 
 /// The style sheet of all pages.
 pub(crate) const STYLE: &str = include_str!("../templates/style.css");

@@ -23,7 +23,7 @@ use switchyard_streaming::{BindError, Sessions};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, AdminPages, Hosts, Reach, StatusPage};
+use crate::admin::{self, AdminPages, Hosts, Reach};
 use crate::capacity;
 use crate::config::{Config, Loaded};
 use crate::credentials::{CredentialError, Credentials, MetricsCredentials, Stamps};
@@ -34,6 +34,7 @@ use crate::lock::{DirLock, LockError};
 use crate::managed::{State, make_dir};
 use crate::metrics::{Metrics, VERSION};
 use crate::node::Node;
+use crate::page::StatusPage;
 use crate::reload::{ReloadedParts, Reloader};
 use crate::self_check::{Question, SelfCheck};
 use crate::service_manager;

@@ -104,7 +104,8 @@ impl Connection {
 
     fn keep(&mut self, message: Value) {
         let text = |name: &str| message[name].as_str().unwrap_or_default().to_owned();
-        let (session, method) = (text("sessionId"), text("method"));
+        let session = text("sessionId");
+        let method = text("method");
         self.events.push_back(BrowserEvent { session, method, params: message["params"].clone() });
         if self.events.len() > EVENTS_MAX {
             self.events.pop_front();

@@ -6,6 +6,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use switchyard_core::ErrorKind;
+use switchyard_core::id::Owner;
 
 /// Plain text.
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
@@ -57,4 +58,10 @@ pub(super) fn respond(status: StatusCode, kind: &'static str, body: Vec<u8>) -> 
         (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     ];
     (status, headers, Body::from(body)).into_response()
+}
+
+/// The owner of this name, as queries give it.
+pub(super) fn owner_named(name: &str) -> Result<Owner, String> {
+    let owner = Owner::ALL.into_iter().find(|owner| owner.as_str() == name);
+    owner.ok_or_else(|| format!("{name:?} is no owner: use kubernetes, nomad, swarm or host"))
 }

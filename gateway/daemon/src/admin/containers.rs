@@ -3,8 +3,6 @@
 
 use std::convert::Infallible;
 use std::io::Write as _;
-use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -18,54 +16,24 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use futures::FutureExt;
-use futures::future::{BoxFuture, Shared};
 use futures::stream;
-use parking_lot::Mutex;
 use serde::Deserialize;
 use switchyard_container_metrics::Chunks;
 use switchyard_core::id::Owner;
-use switchyard_core::{Error, Result};
-use tokio::time::{Instant, timeout};
-use tokio_util::task::AbortOnDropHandle;
 
-use super::{ListenerPages, Reach, json, owner_named, status_of, text};
-use crate::config::ContainerMetrics;
+use super::answers::{json, owner_named, status_of, text};
+use super::pages::{ListenerPages, Reach, WITHHELD};
 use crate::metrics::CONTENT_TYPE as METRICS_TYPE;
-use crate::status::{ContainerReading, ContainersView, StatusSource};
+use crate::status::ContainersView;
 use crate::wiring;
 
 const PATH: &str = "/metrics/containers";
-
-/// For how long a reading is served, from its beginning; and how long it may take, so that there is never a
-/// second one at the same time.
-const READING_AGE: Duration = Duration::from_secs(5);
-
-/// The latest reading of the node, which clones share.
-#[derive(Clone, Default)]
-pub(super) struct LatestReading(Arc<Mutex<Option<Reading>>>);
-
-/// A reading that may be under way.
-struct Reading {
-    begun: Instant,
-    result: Shared<BoxFuture<'static, Result<Arc<ContainerReading>>>>,
-    /// Continues it if nobody waits for it.
-    going_on: Option<AbortOnDropHandle<()>>,
-}
 
 /// Whose containers are asked for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct ContainersQuery {
     owner: Option<String>,
-}
-
-/// Whether the page is served on listeners of this reach.
-pub(super) const fn is_served(exposure: ContainerMetrics, reach: Reach) -> bool {
-    match (exposure, reach) {
-        (ContainerMetrics::Off, _) | (ContainerMetrics::Local, Reach::Network) => false,
-        (ContainerMetrics::Local, Reach::Local) | (ContainerMetrics::Network, _) => true,
-    }
 }
 
 pub(super) fn routes() -> Router<ListenerPages> {
@@ -79,7 +47,7 @@ pub(super) fn local_routes() -> Router<ListenerPages> {
 
 async fn usage(
     State(pages): State<ListenerPages>,
-    query: std::result::Result<Query<ContainersQuery>, QueryRejection>,
+    query: Result<Query<ContainersQuery>, QueryRejection>,
 ) -> Response {
     let owner = match query.map_err(|error| error.body_text()).and_then(|Query(query)| query.checked()) {
         Ok(owner) => owner,
@@ -95,7 +63,7 @@ async fn usage(
 
 async fn containers(
     State(pages): State<ListenerPages>,
-    query: std::result::Result<Query<ContainersQuery>, QueryRejection>,
+    query: Result<Query<ContainersQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Response {
     let owner = match query.map_err(|error| error.body_text()).and_then(|Query(query)| query.checked()) {
@@ -108,7 +76,7 @@ async fn containers(
             let why = format!("the metrics of containers cannot be read: {}\n", error.report());
             tracing::warn!(error = error.report(), "the metrics of containers cannot be read");
             // Reasons may contain paths.
-            let why = if pages.reach == Reach::Local { why } else { format!("{}\n", super::WITHHELD) };
+            let why = if pages.reach == Reach::Local { why } else { format!("{}\n", WITHHELD) };
             text(status_of(error.kind()), why)
         }
     }
@@ -154,64 +122,8 @@ struct Gzip {
 // === impl ContainersQuery ===
 
 impl ContainersQuery {
-    fn checked(self) -> std::result::Result<Option<Owner>, String> {
+    fn checked(self) -> Result<Option<Owner>, String> {
         self.owner.as_deref().map(owner_named).transpose()
-    }
-}
-
-// === impl LatestReading ===
-
-impl LatestReading {
-    /// A reading that began within [`READING_AGE`]. It can be dropped at any time; others wait
-    /// for the same reading.
-    ///
-    /// # Errors
-    /// As the source does; `DeadlineExceeded`. A failure is not kept for later scrapes.
-    async fn get(&self, source: &dyn StatusSource) -> Result<Arc<ContainerReading>> {
-        let reading = self.current(source);
-        reading.await
-    }
-
-    /// The same within a time; `None` if it takes longer. The reading goes on then, for whoever asks next.
-    pub(super) async fn get_within(
-        &self,
-        source: &dyn StatusSource,
-        limit: Duration,
-    ) -> Option<Result<Arc<ContainerReading>>> {
-        let reading = self.current(source);
-        if let Ok(result) = timeout(limit, reading.clone()).await {
-            return Some(result);
-        }
-        let going_on = AbortOnDropHandle::new(tokio::spawn(async move { drop(reading.await) }));
-        if let Some(latest) = &mut *self.0.lock() {
-            latest.going_on = Some(going_on);
-        }
-        None
-    }
-
-    fn current(
-        &self,
-        source: &dyn StatusSource,
-    ) -> Shared<BoxFuture<'static, Result<Arc<ContainerReading>>>> {
-        let mut latest = self.0.lock();
-        if let Some(reading) = &*latest
-            && reading.begun.elapsed() < READING_AGE
-            && !matches!(reading.result.peek(), Some(Err(_)))
-        {
-            return reading.result.clone();
-        }
-        let read = timeout(READING_AGE, source.read_containers());
-        let result = async {
-            match read.await {
-                Ok(reading) => reading.map(Arc::new),
-                Err(_) => Err(Error::deadline(format!(
-                    "the containers were not read within {READING_AGE:?}: try again"
-                ))),
-            }
-        };
-        let result = result.boxed().shared();
-        *latest = Some(Reading { begun: Instant::now(), result: result.clone(), going_on: None });
-        result
     }
 }
 
@@ -244,18 +156,6 @@ impl Iterator for Gzip {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn exposure_decides_which_listeners_serve_the_page() {
-        for (exposure, local, network) in [
-            (ContainerMetrics::Off, false, false),
-            (ContainerMetrics::Local, true, false),
-            (ContainerMetrics::Network, true, true),
-        ] {
-            let served = [Reach::Local, Reach::Network].map(|reach| is_served(exposure, reach));
-            assert_eq!(served, [local, network], "{exposure:?}");
-        }
-    }
 
     #[test]
     fn gzip_is_used_for_clients_that_ask_for_it() {

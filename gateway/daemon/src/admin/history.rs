@@ -9,7 +9,8 @@ use axum::response::Response;
 use axum::routing::get;
 use serde::Deserialize;
 
-use super::{ListenerPages, json, owner_named, text};
+use super::answers::{json, owner_named, text};
+use super::pages::ListenerPages;
 use crate::status::OperationView;
 
 /// The longest time for which a request for events can wait, in seconds: shorter than a page may take.

@@ -9,7 +9,8 @@ use axum::routing::get;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::{COUNT_LIMIT, ListenerPages, json, status_of, text};
+use super::answers::{json, status_of, text};
+use super::pages::{COUNT_LIMIT, ListenerPages};
 
 /// Which task is asked for.
 #[derive(Debug, Deserialize)]

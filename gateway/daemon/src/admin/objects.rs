@@ -15,8 +15,9 @@ use switchyard_core::id::Owner;
 use switchyard_core::spec::is_volume_name;
 use tokio::time::timeout;
 
-use super::answers::{json, status_of, text};
-use super::{ListenerPages, access, owner_named};
+use super::access;
+use super::answers::{json, owner_named, status_of, text};
+use super::pages::ListenerPages;
 use crate::status::{Disclosure, ImageView};
 
 /// How long an answer waits for the removal of a volume, which goes on after that.

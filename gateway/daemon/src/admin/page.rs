@@ -4,39 +4,30 @@
 //! and counts. Root gets a link from the unix socket (`POST /v1/page`), which a browser can open once. That begins a session,
 //! whose cookie no script and no other origin can use.
 
-use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path as FilePath;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query, Request, State};
 use axum::http::header::{
-    ALLOW, CONTENT_SECURITY_POLICY, COOKIE, LOCATION, REFERRER_POLICY, SET_COOKIE, X_FRAME_OPTIONS,
+    ALLOW, CONTENT_SECURITY_POLICY, LOCATION, REFERRER_POLICY, SET_COOKIE, X_FRAME_OPTIONS,
 };
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
-use parking_lot::Mutex;
 use serde::Deserialize;
-use sha2::{Digest as _, Sha256};
 use switchyard_core::Error;
 use switchyard_core::id::{ID_LEN, Owner};
 use switchyard_core::operation::{Caller, OperationKind, Subject};
 use tokio::time::timeout;
 
-use super::answers::{json, respond, status_of, text};
-use super::{COUNT_LIMIT, ListenerPages, Reach, host, owner_named};
-use crate::config::AdminConfig;
-use crate::page::{
-    self, LogTail, LogThreads, NodeFacts, NodeQuery, ObjectFacts, PageHosts, PageSecret, SESSION_TIME,
-    Sessions, TICKET_TIME, UsageHistory,
-};
-use crate::status::{Disclosure, InspectionView, OperationView, PageLinkView};
+use super::answers::{json, owner_named, respond, status_of, text};
+use super::host;
+use super::pages::{COUNT_LIMIT, ListenerPages, Reach};
+use crate::page::{self, LogTail, NodeFacts, NodeQuery, ObjectFacts, StatusPage, TICKET_TIME};
+use crate::status::{Disclosure, InspectionView, OperationView};
 
 /// How long a page waits for a reading of what tasks use, which goes on without it.
 const USAGE_WAIT: Duration = Duration::from_millis(50);
@@ -45,31 +36,11 @@ const USAGE_WAIT: Duration = Duration::from_millis(50);
 const EVENTS: usize = 30;
 const REFUSED: usize = 20;
 
-/// How many cookies of the page's name are looked at.
-const COOKIES: usize = 4;
-
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 
 /// What the page may load: its own style sheet.
 const POLICY: &str = "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
-
-/// The status page of a daemon. Clones share it.
-#[derive(Debug, Clone)]
-pub struct StatusPage(Arc<PageState>);
-
-#[derive(Debug)]
-struct PageState {
-    hosts: PageHosts,
-    /// The name of the cookie: the browsers of people who have several nodes send the cookies of all of them to `localhost`.
-    cookie: String,
-    /// The name of the node.
-    node: String,
-    address: OnceLock<SocketAddr>,
-    sessions: Mutex<Sessions>,
-    usage: UsageHistory,
-    logs: LogThreads,
-}
 
 /// Which part of the node's work is asked for.
 #[derive(Debug, Default, Deserialize)]
@@ -117,7 +88,7 @@ pub(super) fn local_routes() -> Router<ListenerPages> {
 
 /// Serves a request that names a host of this node, and adds what keeps the answer to itself.
 async fn guarded(State(page): State<StatusPage>, request: Request, next: Next) -> Response {
-    if let Some((status, why)) = host::page_refusal(&page.0.hosts, &request) {
+    if let Some((status, why)) = host::page_refusal(page.hosts(), &request) {
         return text(status, why);
     }
     let mut answer = next.run(request).await;
@@ -130,29 +101,14 @@ async fn guarded(State(page): State<StatusPage>, request: Request, next: Next) -
 
 /// Makes a link that opens the page once.
 async fn link(State(pages): State<ListenerPages>) -> Response {
-    let status_page = pages.admin.page.clone();
-    let Some(address) = status_page.0.address.get().copied() else {
-        return text(StatusCode::SERVICE_UNAVAILABLE, "the admin address is not served yet\n".to_owned());
-    };
+    let page = pages.admin.page.clone();
     let operations = &pages.admin.history.operations;
-    let operation = operations.begin(OperationKind::OpenPage, None, Caller::current(), Subject::default());
-    let issued = operation.run(async move { status_page.0.sessions.lock().issue(Instant::now()) }).await;
-    match issued {
-        Ok(ticket) => json(&PageLinkView {
-            url: format!("http://{}/enter?ticket={}", reachable(address), ticket.expose()),
-            valid_seconds: TICKET_TIME.as_secs(),
-            is_loopback: address.ip().to_canonical().is_loopback(),
-        }),
+    let subject = Subject::default();
+    let operation = operations.begin(OperationKind::OpenPage, None, Caller::current(), subject);
+    let absent = || Error::unavailable("the admin address is not served yet: try again");
+    match operation.run(async move { page.link()?.ok_or_else(absent) }).await {
+        Ok(link) => json(&link),
         Err(error) => text(status_of(error.kind()), format!("{}\n", error.report())),
-    }
-}
-
-/// An address by which the node itself reaches a listener.
-fn reachable(listener: SocketAddr) -> SocketAddr {
-    match listener.ip() {
-        IpAddr::V4(address) if address.is_unspecified() => (Ipv4Addr::LOCALHOST, listener.port()).into(),
-        IpAddr::V6(address) if address.is_unspecified() => (Ipv6Addr::LOCALHOST, listener.port()).into(),
-        IpAddr::V4(_) | IpAddr::V6(_) => listener,
     }
 }
 
@@ -161,11 +117,9 @@ async fn enter(
     State(pages): State<ListenerPages>,
     query: Result<Query<EnterQuery>, QueryRejection>,
 ) -> Response {
-    let status_page = &pages.admin.page;
     let ticket = query.map(|Query(EnterQuery { ticket })| ticket).unwrap_or_default();
-    let begun = status_page.0.sessions.lock().begin(&ticket, Instant::now());
-    match begun {
-        Ok(Some(session)) => to_home(&status_page.cookie_of(&session)),
+    match pages.admin.page.enter(&ticket) {
+        Ok(Some(cookie)) => to_home(&cookie),
         Ok(None) => {
             let why = format!(
                 "A link opens the page once, within {} seconds. This one was used before, or is too old.",
@@ -179,12 +133,7 @@ async fn enter(
 
 /// Ends the session.
 async fn leave(State(pages): State<ListenerPages>, headers: HeaderMap) -> Response {
-    let status_page = &pages.admin.page;
-    let now = Instant::now();
-    for session in status_page.presented(&headers) {
-        status_page.0.sessions.lock().end(session, now);
-    }
-    to_home(&format!("{}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0", status_page.0.cookie))
+    to_home(&pages.admin.page.leave(&headers))
 }
 
 async fn home(
@@ -203,10 +152,10 @@ async fn home(
     let source = &pages.admin.source;
     let history = &pages.admin.history;
     let facts = NodeFacts {
-        node: pages.admin.page.0.node.clone(),
+        node: pages.admin.page.node().to_owned(),
         report,
         objects: source.objects(),
-        usage: pages.admin.page.0.usage.latest(),
+        usage: pages.admin.page.usage().latest(),
         devices: source.devices().with_display_names(|sandbox| source.display_name(sandbox)),
         events: history.events.latest(EVENTS, |_| true),
         refused: history.events.latest(REFUSED, |event| event.event == "refused"),
@@ -284,9 +233,9 @@ async fn facts(pages: &ListenerPages, object: InspectionView) -> ObjectFacts {
     let history = &pages.admin.history;
     let operations = history.operations.in_flight().into_iter().map(OperationView::from);
     ObjectFacts {
-        node: pages.admin.page.0.node.clone(),
+        node: pages.admin.page.node().to_owned(),
         tasks,
-        usage: pages.admin.page.0.usage.latest(),
+        usage: pages.admin.page.usage().latest(),
         events: history.events.latest(EVENTS, |event| event.task == id || event.sandbox == id),
         operations: operations
             .filter(|operation| operation.task == id || operation.sandbox == id)
@@ -299,7 +248,7 @@ async fn facts(pages: &ListenerPages, object: InspectionView) -> ObjectFacts {
 
 async fn log_tail(pages: &ListenerPages, task: &str) -> LogTail {
     match timeout(COUNT_LIMIT, pages.admin.source.task_log(task)).await {
-        Ok(Ok(view)) => pages.admin.page.0.logs.tail(task, view.log.location()).await,
+        Ok(Ok(view)) => pages.admin.page.logs().tail(task, view.log.location()).await,
         Ok(Err(error)) => LogTail::without_lines(format!("The log is not known: {}.", error.report())),
         Err(_) => LogTail::without_lines(format!("The log was not found within {COUNT_LIMIT:?}.")),
     }
@@ -309,7 +258,7 @@ async fn log_tail(pages: &ListenerPages, task: &str) -> LogTail {
 async fn read_usage(pages: &ListenerPages) {
     let read = pages.admin.containers.get_within(&*pages.admin.source, USAGE_WAIT).await;
     match read {
-        Some(Ok(reading)) => pages.admin.page.0.usage.keep(&reading),
+        Some(Ok(reading)) => pages.admin.page.usage().keep(&reading),
         Some(Err(error)) => {
             tracing::debug!(error = error.report(), "the page shows no usage: it cannot be read");
         }
@@ -355,51 +304,6 @@ fn to_home(cookie: &str) -> Response {
         Err(error) => tracing::error!(%error, "a cookie cannot be set"),
     }
     answer
-}
-
-// === impl StatusPage ===
-
-impl StatusPage {
-    /// The page of the daemon with these settings and this state directory.
-    #[must_use]
-    pub fn new(admin: &AdminConfig, state: &FilePath) -> Self {
-        let node = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
-        let digest = Sha256::digest(format!("{node}\0{}", state.display()));
-        let digits: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-        Self(Arc::new(PageState {
-            hosts: PageHosts::new(admin.listen, &admin.hosts),
-            cookie: format!("switchyard-{digits}"),
-            node,
-            address: OnceLock::new(),
-            sessions: Mutex::default(),
-            usage: UsageHistory::default(),
-            logs: LogThreads::default(),
-        }))
-    }
-
-    /// Sets the address on which it is served, once.
-    pub fn set_address(&self, address: SocketAddr) {
-        // A daemon has one.
-        let _ = self.0.address.set(address);
-    }
-
-    fn cookie_of(&self, session: &PageSecret) -> String {
-        let seconds = SESSION_TIME.as_secs();
-        let Self(state) = self;
-        format!("{}={}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}", state.cookie, session.expose())
-    }
-
-    /// The values of the page's cookie in a request.
-    fn presented<'a>(&'a self, headers: &'a HeaderMap) -> impl Iterator<Item = &'a str> {
-        let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
-        let pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-        pairs.filter(|(name, _)| *name == self.0.cookie).map(|(_, value)| value).take(COOKIES)
-    }
-
-    fn is_open(&self, headers: &HeaderMap) -> bool {
-        let now = Instant::now();
-        self.presented(headers).any(|session| self.0.sessions.lock().is_open(session, now))
-    }
 }
 
 impl FromRequestParts<ListenerPages> for IsOpen {

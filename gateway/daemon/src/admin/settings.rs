@@ -10,7 +10,8 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use switchyard_core::operation::{Caller, OperationKind, Subject};
 
-use super::{ListenerPages, TEXT, json, respond, text};
+use super::answers::{TEXT, json, respond, text};
+use super::pages::ListenerPages;
 use crate::channel::report;
 
 /// The longest time for which a level of the log can be set: longer is a matter for the configuration.

@@ -44,9 +44,9 @@ pub(crate) struct LogLine {
     pub(crate) text: String,
 }
 
-/// Lines while they are read in pieces.
+/// JoinedLines while they are read in pieces.
 #[derive(Debug, Default)]
-struct Lines {
+struct JoinedLines {
     ended: Vec<LogLine>,
     /// By stream, the beginning of a line that goes on.
     begun: [Option<(String, Vec<u8>)>; 2],
@@ -96,7 +96,7 @@ fn read(location: &LogLocation) -> Result<LogTail> {
         }
         Err(error) => return Err(failed(error)),
     };
-    let mut lines = Lines::default();
+    let mut lines = JoinedLines::default();
     for _ in 0..PIECES_MAX {
         let Some(piece) = reader.next_piece().map_err(failed)? else {
             let omitted = !reader.take_omitted().is_empty();
@@ -110,13 +110,13 @@ fn read(location: &LogLocation) -> Result<LogTail> {
         };
         lines.push(piece.stream, piece.time.unwrap_or_default(), piece.text, piece.is_ended);
     }
-    let note = "Lines after these are left out: they are in very many pieces.".to_owned();
+    let note = "JoinedLines after these are left out: they are in very many pieces.".to_owned();
     Ok(LogTail { lines: lines.finish(), note: Some(note) })
 }
 
-// === impl Lines ===
+// === impl JoinedLines ===
 
-impl Lines {
+impl JoinedLines {
     fn push(&mut self, stream: Stream, time: &str, text: &[u8], is_ended: bool) {
         let begun = &mut self.begun[stream.index()];
         let (begin, mut bytes) = begun.take().unwrap_or_else(|| (time.to_owned(), Vec::new()));

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use switchyard::admin::{self, AdminPages, Hosts, Limits, Reach, StatusPage};
+use switchyard::admin::{self, AdminPages, Hosts, Limits, Reach};
 use switchyard::channel;
 use switchyard::config::{AdminConfig, AuditConfig, AuditTarget, ContainerMetrics, Sources, load};
 use switchyard::history::History;
 use switchyard::listener::GuardedListener;
 use switchyard::metrics::Metrics;
+use switchyard::page::StatusPage;
 use switchyard::reload::Reloader;
 use switchyard::status::{Condition, Part, StatusReport};
 use switchyard::telemetry::LogLevel;

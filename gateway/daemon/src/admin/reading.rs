@@ -1,0 +1,85 @@
+//! One reading of the running containers for all who ask within seconds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
+use switchyard_core::{Error, Result};
+use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::status::{ContainerReading, StatusSource};
+
+/// For how long a reading is served, from its beginning; and how long it may take, so that there is never a
+/// second one at the same time.
+const READING_AGE: Duration = Duration::from_secs(5);
+
+/// The latest reading of the node, which clones share.
+#[derive(Clone, Default)]
+pub(super) struct LatestReading(Arc<Mutex<Option<Reading>>>);
+
+/// A reading that may be under way.
+struct Reading {
+    begun: Instant,
+    result: Shared<BoxFuture<'static, Result<Arc<ContainerReading>>>>,
+    /// Continues it if nobody waits for it.
+    going_on: Option<AbortOnDropHandle<()>>,
+}
+
+// === impl LatestReading ===
+
+impl LatestReading {
+    /// A reading that began within [`READING_AGE`]. It can be dropped at any time; others wait
+    /// for the same reading.
+    ///
+    /// # Errors
+    /// As the source does; `DeadlineExceeded`. A failure is not kept for later scrapes.
+    pub(super) async fn get(&self, source: &dyn StatusSource) -> Result<Arc<ContainerReading>> {
+        let reading = self.current(source);
+        reading.await
+    }
+
+    /// The same within a time; `None` if it takes longer. The reading goes on then, for whoever asks next.
+    pub(super) async fn get_within(
+        &self,
+        source: &dyn StatusSource,
+        limit: Duration,
+    ) -> Option<Result<Arc<ContainerReading>>> {
+        let reading = self.current(source);
+        if let Ok(result) = timeout(limit, reading.clone()).await {
+            return Some(result);
+        }
+        let going_on = AbortOnDropHandle::new(tokio::spawn(async move { drop(reading.await) }));
+        if let Some(latest) = &mut *self.0.lock() {
+            latest.going_on = Some(going_on);
+        }
+        None
+    }
+
+    fn current(
+        &self,
+        source: &dyn StatusSource,
+    ) -> Shared<BoxFuture<'static, Result<Arc<ContainerReading>>>> {
+        let mut latest = self.0.lock();
+        if let Some(reading) = &*latest
+            && reading.begun.elapsed() < READING_AGE
+            && !matches!(reading.result.peek(), Some(Err(_)))
+        {
+            return reading.result.clone();
+        }
+        let read = timeout(READING_AGE, source.read_containers());
+        let result = async {
+            match read.await {
+                Ok(reading) => reading.map(Arc::new),
+                Err(_) => Err(Error::deadline(format!(
+                    "the containers were not read within {READING_AGE:?}: try again"
+                ))),
+            }
+        };
+        let result = result.boxed().shared();
+        *latest = Some(Reading { begun: Instant::now(), result: result.clone(), going_on: None });
+        result
+    }
+}
