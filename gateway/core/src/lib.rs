@@ -40,5 +40,6 @@ pub mod stream;
 pub mod sysctl;
 pub mod table;
 pub mod threads;
+pub mod trace;
 
 pub use error::{Error, ErrorKind, Reason, Result, STATUS_TEXT_MAX};

@@ -8,7 +8,7 @@
 //!
 //! While it runs, an operation has *steps*: what it works on or waits for ([`step`]). Steps of one operation may
 //! overlap. Both are reported to one [`OperationObserver`], from which the daemon makes the audit log and the
-//! metrics.
+//! metrics. With a tracer, each operation and each step is a span too, and so is work that is a part of an operation.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -20,9 +20,11 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 use crate::id::Owner;
+use crate::trace::{InSpan, Span, Tracer};
 
 mod caller;
 mod kind;
+mod span;
 mod step;
 mod subject;
 
@@ -116,8 +118,8 @@ pub struct PendingOperation(Registration);
 enum Registration {
     /// An operation of its own.
     Own(OperationGuard),
-    /// A part of the operation that began it.
-    Part(Arc<ActiveOperation>),
+    /// A part of the operation that began it, with its span.
+    Part(Arc<ActiveOperation>, Option<Span>),
 }
 
 #[derive(Default)]
@@ -125,6 +127,7 @@ struct Registry {
     next: AtomicU64,
     in_flight: Mutex<BTreeMap<u64, Arc<ActiveOperation>>>,
     observer: OnceLock<Arc<dyn OperationObserver>>,
+    tracer: OnceLock<Tracer>,
 }
 
 /// An operation in flight.
@@ -146,6 +149,7 @@ struct ActiveOperation {
 struct OperationGuard {
     operation: Arc<ActiveOperation>,
     ended: bool,
+    span: Option<Span>,
 }
 
 // === impl Operations ===
@@ -160,8 +164,9 @@ impl Operations {
         caller: Option<Caller>,
         subject: Subject,
     ) -> PendingOperation {
+        let span = span::of_operation(self.0.tracer.get(), kind, owner, &subject);
         if let Ok(parent) = CURRENT.try_with(Arc::clone) {
-            return PendingOperation(Registration::Part(parent));
+            return PendingOperation(Registration::Part(parent, span));
         }
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let operation = Arc::new(ActiveOperation {
@@ -176,7 +181,7 @@ impl Operations {
             registry: Arc::clone(&self.0),
         });
         self.0.in_flight.lock().insert(number, Arc::clone(&operation));
-        PendingOperation(Registration::Own(OperationGuard { operation, ended: false }))
+        PendingOperation(Registration::Own(OperationGuard { operation, ended: false, span }))
     }
 
     /// The operations in flight, the oldest first.
@@ -204,6 +209,18 @@ impl Operations {
         // A gateway has one observer.
         let _ = self.0.observer.set(observer);
     }
+
+    /// Sets the tracer, once. Operations that nobody's span began are then trees of their own.
+    pub fn trace(&self, tracer: Tracer) {
+        // A gateway has one tracer.
+        let _ = self.0.tracer.set(tracer);
+    }
+
+    /// The tracer, if there is one.
+    #[must_use]
+    pub fn tracer(&self) -> Option<&Tracer> {
+        self.0.tracer.get()
+    }
 }
 
 // === impl PendingOperation ===
@@ -227,10 +244,18 @@ impl PendingOperation {
         describe: impl FnOnce(&E) -> Error,
     ) -> std::result::Result<T, E> {
         match self.0 {
-            Registration::Part(parent) => CURRENT.scope(parent, work).await,
+            Registration::Part(parent, span) => {
+                let result = InSpan::of(span.as_ref(), CURRENT.scope(parent, work)).await;
+                if span.is_some() {
+                    span::end(span, result.as_ref().err().map(describe).as_ref());
+                }
+                result
+            }
             Registration::Own(mut guard) => {
-                let result = CURRENT.scope(Arc::clone(&guard.operation), work).await;
+                let work = CURRENT.scope(Arc::clone(&guard.operation), work);
+                let result = InSpan::of(guard.span.as_ref(), work).await;
                 let error = result.as_ref().err().map(describe);
+                span::end(guard.span.take(), error.as_ref());
                 guard.end(error.as_ref().map_or(Outcome::Succeeded, Outcome::Failed));
                 result
             }

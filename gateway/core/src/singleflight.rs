@@ -15,6 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, Result};
+use crate::trace;
 
 type SharedResult<T> = Shared<BoxFuture<'static, Result<T>>>;
 
@@ -127,11 +128,11 @@ where
     {
         let in_flight = Arc::clone(&self.in_flight);
         let name = key.to_string();
-        let handle = self.tracker.spawn(async move {
+        let handle = self.tracker.spawn(trace::inherit(async move {
             // The guard frees the key also if the work panics.
             let _guard = InFlightGuard { in_flight, key };
             work.await
-        });
+        }));
         async move {
             handle.await.unwrap_or_else(|fault| {
                 Err(Error::internal(format!("{name}: the operation panicked or was aborted"))

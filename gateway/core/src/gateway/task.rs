@@ -13,6 +13,7 @@ use crate::singleflight::Decision;
 use crate::spec::{PidMode, Signal, TaskSpec, TaskUpdate, Throttle};
 use crate::state::{Exit, TaskEvent, TaskState};
 use crate::table::{Task, no_sandbox, no_task, sandbox_not_ready};
+use crate::trace;
 
 impl Scope {
     /// Creates a task in a ready sandbox. Idempotent by name, as [`Scope::create_sandbox`]. Cancel-safe.
@@ -278,7 +279,7 @@ impl Gateway {
     ) -> Result<T> {
         self.shared
             .operations
-            .spawn(Caller::inherit(work))
+            .spawn(trace::inherit(Caller::inherit(work)))
             .await
             .unwrap_or_else(|fault| Err(Error::internal(format!("{what} broke off")).with_source(fault)))
     }

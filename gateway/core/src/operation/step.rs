@@ -10,6 +10,7 @@ use std::time::Instant;
 use pin_project_lite::pin_project;
 
 use super::{ActiveOperation, CURRENT};
+use crate::trace::{self, Span, SpanKind};
 
 /// The order in which steps of all operations began.
 pub(super) type StepKey = u64;
@@ -28,6 +29,7 @@ pub(super) struct ActiveStep {
 struct StepGuard {
     operation: Arc<ActiveOperation>,
     key: StepKey,
+    span: Option<Span>,
 }
 
 /// Runs a step of the current operation, so that it is visible while it runs and measured at its end. Outside
@@ -59,8 +61,14 @@ impl<F: Future> Future for StepFuture<F> {
         if let Some(name) = this.name.take() {
             *this.guard = CURRENT.try_with(|operation| StepGuard::begin(operation, name)).ok();
         }
-        let done = std::task::ready!(this.work.poll(cx));
-        this.guard.take();
+        let span = this.guard.as_ref().and_then(|guard| guard.span.as_ref());
+        let done = std::task::ready!(match span {
+            Some(span) => span.enter(|| this.work.poll(cx)),
+            None => this.work.poll(cx),
+        });
+        if let Some(span) = this.guard.take().and_then(|mut guard| guard.span.take()) {
+            span.end();
+        }
         Poll::Ready(done)
     }
 }
@@ -69,7 +77,7 @@ impl StepGuard {
     fn begin(operation: &Arc<ActiveOperation>, name: &'static str) -> Self {
         let key = NEXT.fetch_add(1, Ordering::Relaxed);
         operation.steps.lock().insert(key, ActiveStep { name, began: Instant::now() });
-        Self { operation: Arc::clone(operation), key }
+        Self { operation: Arc::clone(operation), key, span: trace::begin(SpanKind::Internal, name) }
     }
 }
 

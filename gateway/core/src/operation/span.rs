@@ -1,0 +1,47 @@
+//! The spans of operations.
+
+use super::kind::OperationKind;
+use super::subject::Subject;
+use crate::error::Error;
+use crate::id::Owner;
+use crate::trace::{self, Span, SpanKind, Tracer};
+
+/// The span of an operation that begins: below the current one, or else the first of a tree.
+pub(super) fn of_operation(
+    tracer: Option<&Tracer>,
+    kind: OperationKind,
+    owner: Option<Owner>,
+    subject: &Subject,
+) -> Option<Span> {
+    let begun = trace::begin(SpanKind::Internal, kind.as_str());
+    let mut span = begun.or_else(|| Some(tracer?.root(SpanKind::Internal, kind.as_str(), None)))?;
+    if let Some(owner) = owner {
+        span.set("switchyard.owner", owner.as_str());
+    }
+    let Subject { sandbox, task, sandbox_meta: _, task_meta: _, argument } = subject;
+    if let Some(sandbox) = sandbox {
+        span.set_with("switchyard.sandbox.id", || sandbox.to_string());
+    }
+    if let Some(task) = task {
+        span.set_with("switchyard.task.id", || task.to_string());
+    }
+    if let Some(image) = argument.as_ref().filter(|_| names_image(kind)) {
+        span.set_with("switchyard.image", || image.clone());
+    }
+    Some(span)
+}
+
+/// Ends the span of an operation by its result.
+pub(super) fn end(span: Option<Span>, error: Option<&Error>) {
+    match (span, error) {
+        (Some(span), Some(error)) => span.fail(error.report()),
+        (Some(span), None) => span.end(),
+        (None, _) => {}
+    }
+}
+
+/// Whether the argument of such an operation is the name of an image. Other arguments, such as the program of a command,
+/// are left out of spans.
+const fn names_image(kind: OperationKind) -> bool {
+    matches!(kind, OperationKind::PullImage | OperationKind::RemoveImage)
+}

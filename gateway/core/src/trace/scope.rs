@@ -1,0 +1,79 @@
+//! The span that the current asynchronous task works for.
+
+use std::borrow::Cow;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+
+use super::{Place, Span, SpanKind};
+use crate::error::Result;
+
+tokio::task_local! {
+    /// Where in a tree the current asynchronous task works.
+    pub(super) static CURRENT: Arc<Place>;
+}
+
+/// Where the current asynchronous task works; `None` if that is in no tree.
+pub(super) fn current() -> Option<Arc<Place>> {
+    CURRENT.try_with(Arc::clone).ok()
+}
+
+/// The work, in the current span also if it is spawned.
+pub fn inherit<F: Future>(work: F) -> InSpan<F> {
+    InSpan::at(current(), work)
+}
+
+/// Runs work in a span of its own below the current one, which ends with its result; outside of a tree it only runs
+/// the work. `describe` says what the span says of the work. As cancel-safe as `work`.
+///
+/// # Errors
+/// Those of the work.
+pub async fn traced<T>(
+    name: impl Into<Cow<'static, str>>,
+    describe: impl FnOnce(&mut Span),
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let Some(mut span) = super::begin(SpanKind::Internal, name) else { return work.await };
+    describe(&mut span);
+    let result = span.scope(work).await;
+    span.end_with(&result);
+    result
+}
+
+pin_project! {
+    /// The future of work in a span.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless they are awaited"]
+    pub struct InSpan<F> {
+        // `None` if the work is where its task is.
+        place: Option<Arc<Place>>,
+        #[pin]
+        work: F,
+    }
+}
+
+impl<F> InSpan<F> {
+    /// The work, in a span if there is one, and else where its task is.
+    pub fn of(span: Option<&Span>, work: F) -> Self {
+        Self::at(span.map(|span| Arc::clone(&span.place)), work)
+    }
+
+    pub(super) fn at(place: Option<Arc<Place>>, work: F) -> Self {
+        Self { place, work }
+    }
+}
+
+impl<F: Future> Future for InSpan<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        match this.place {
+            Some(place) => CURRENT.sync_scope(Arc::clone(place), || this.work.poll(cx)),
+            None => this.work.poll(cx),
+        }
+    }
+}
