@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::{env, fs};
 
 /// Every file that is compiled, relative to this crate. A new one also needs its module in `src/lib.rs`.
-const FILES: [&str; 25] = [
+const FILES: [&str; 29] = [
     "cri/v1/api.proto",
     "cri/v1alpha2/api.proto",
     "containerd/runc/v1/options.proto",
@@ -29,6 +29,10 @@ const FILES: [&str; 25] = [
     "nomad/plugins/drivers/driver.proto",
     "nomad/plugins/shared/hclspec/hcl_spec.proto",
     "nomad/plugins/shared/structs/structs.proto",
+    "opentelemetry/collector/trace/v1/trace_service.proto",
+    "opentelemetry/common/v1/common.proto",
+    "opentelemetry/resource/v1/resource.proto",
+    "opentelemetry/trace/v1/trace.proto",
     "switchyard/nomad/v1/sessions.proto",
     "ttrpc/ttrpc.proto",
 ];

@@ -271,6 +271,64 @@ pub mod grpc {
     }
 }
 
+pub mod opentelemetry {
+    //! What is sent to collectors of traces: OTLP 1.x, the packages below `opentelemetry`.
+    #![allow(
+        missing_docs,
+        unused_qualifications,
+        clippy::allow_attributes_without_reason,
+        reason = "generated code, whose form belongs to prost and tonic; its docs are the comments of the .proto files"
+    )]
+
+    pub mod proto {
+        //! All of it.
+
+        pub mod collector {
+            //! How it is sent.
+
+            pub mod trace {
+                //! Traces.
+
+                pub mod v1 {
+                    //! Their service.
+
+                    tonic::include_proto!("opentelemetry.proto.collector.trace.v1");
+                }
+            }
+        }
+
+        pub mod common {
+            //! What all signals share.
+
+            pub mod v1 {
+                //! Attributes.
+
+                tonic::include_proto!("opentelemetry.proto.common.v1");
+            }
+        }
+
+        pub mod resource {
+            //! Who sends.
+
+            pub mod v1 {
+                //! Attributes of the sender.
+
+                tonic::include_proto!("opentelemetry.proto.resource.v1");
+            }
+        }
+
+        pub mod trace {
+            //! Traces.
+
+            pub mod v1 {
+                //! Spans.
+
+                tonic::include_proto!("opentelemetry.proto.trace.v1");
+            }
+        }
+    }
+}
+
 pub mod switchyard {
     //! What parts of Switchyard say to each other.
 

@@ -58,6 +58,23 @@ const IMAGE_STREAMS: [&str; 1] = ["StreamImages"];
 /// Messages whose numbers have holes, differ from their sisters', or grew in many versions.
 const TRAPS: &[(&str, &[(&str, u32)])] = &[
     (
+        "opentelemetry.proto.trace.v1.Span",
+        &[
+            ("trace_id", 1),
+            ("span_id", 2),
+            ("trace_state", 3),
+            ("parent_span_id", 4),
+            ("name", 5),
+            ("kind", 6),
+            ("start_time_unix_nano", 7),
+            ("end_time_unix_nano", 8),
+            ("attributes", 9),
+            ("status", 15),
+            ("flags", 16),
+        ],
+    ),
+    ("opentelemetry.proto.trace.v1.Status", &[("message", 2), ("code", 3)]),
+    (
         "runtime.v1.ImageSpec",
         &[
             ("image", 1),
@@ -302,6 +319,7 @@ fn pool() -> DescriptorPool {
         "kubelet/deviceplugin/v1beta1/api.proto",
         "kubelet/pluginregistration/v1/api.proto",
         "kubelet/podresources/v1/api.proto",
+        "opentelemetry/collector/trace/v1/trace_service.proto",
         "ttrpc/ttrpc.proto",
     ];
     let set = protox::compile(files, [env!("CARGO_MANIFEST_DIR")]).expect("the files compile");

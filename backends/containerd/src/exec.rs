@@ -11,6 +11,7 @@ use switchyard_core::backend::{ExecControl, ExecProcess};
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::stream::{Sink, Source};
+use switchyard_core::trace;
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::process::exec_process;
 use switchyard_steps::{Step, reach};
@@ -76,7 +77,8 @@ impl Execs {
             .exec_permits
             .acquire(self.context.settings().containerd.shim_timeout())
             .await?;
-        let started = self.tracker.spawn(async move { starting.start_now(task, &spec, permit).await }).await;
+        let start = async move { starting.start_now(task, &spec, permit).await };
+        let started = self.tracker.spawn(trace::inherit(start)).await;
         started.unwrap_or_else(|fault| {
             Err(Error::internal(format!("the start of an exec in task {task} was aborted"))
                 .with_source(fault))

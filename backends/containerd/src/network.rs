@@ -14,6 +14,7 @@ use switchyard_core::spec::{
     Bandwidth, CgroupPlacement, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER, Link, NetworkName,
     PodNetwork, PortMapping, Protocol, SandboxSpec, Subnet,
 };
+use switchyard_core::trace::{Span, traced};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::Ns;
 use switchyard_process::ProcessId;
@@ -115,8 +116,14 @@ impl Network {
         wanted: &[IpAddr],
     ) -> Result<Vec<IpAddr>> {
         let PlannedAttachment { network, attachment } = planned;
-        let result = network.add_saved(&dirs.cni_journal(), attachment).await.map_err(from_cni);
-        let result = result.map_err(|error| {
+        let list = network.list();
+        let journal = dirs.cni_journal();
+        let added = async { network.add_saved(&journal, attachment).await.map_err(from_cni) };
+        let describe = |span: &mut Span| {
+            span.set_with("switchyard.network", || list.name.clone());
+            span.set("switchyard.plugins", i64::try_from(list.plugins.len()).unwrap_or(i64::MAX));
+        };
+        let result = traced("cni_add", describe, added).await.map_err(|error| {
             let refused = !wanted.is_empty() && error.kind() == ErrorKind::Internal;
             if refused { address_unavailable(wanted).with_source(error) } else { error }
         })?;
@@ -138,7 +145,10 @@ impl Network {
         let netns = dirs.pins.join(Ns::Net.file_name());
         let there = switchyard_namespaces::is_namespace_file(&netns).unwrap_or(false);
         let netns = there.then_some(netns);
-        cni::del_saved(&dirs.cni_journal(), &self.plugins, netns.as_deref()).await.map_err(from_cni)?;
+        let journal = dirs.cni_journal();
+        let deleted =
+            async { cni::del_saved(&journal, &self.plugins, netns.as_deref()).await.map_err(from_cni) };
+        traced("cni_del", |_| (), deleted).await?;
         self.cluster_bridges.release(id).await
     }
 

@@ -131,9 +131,15 @@ struct Record {
 }
 
 /// Begins a span below the current one; `None` without a current one.
-pub fn begin(kind: SpanKind, name: impl Into<Cow<'static, str>>) -> Option<Span> {
+pub fn begin(kind: SpanKind, name: &'static str) -> Option<Span> {
     let place = current()?;
-    Some(place.child(kind, name.into()))
+    Some(place.child(kind, || name.into()))
+}
+
+/// As [`begin`], with a name that is made only for a span that is recorded.
+pub fn begin_with(kind: SpanKind, name: impl FnOnce() -> String) -> Option<Span> {
+    let place = current()?;
+    Some(place.child(kind, || name().into()))
 }
 
 // === impl Tracer ===
@@ -256,13 +262,13 @@ impl Drop for Span {
 // === impl Place ===
 
 impl Place {
-    fn child(self: &Arc<Self>, kind: SpanKind, name: Cow<'static, str>) -> Span {
+    fn child(self: &Arc<Self>, kind: SpanKind, name: impl FnOnce() -> Cow<'static, str>) -> Span {
         if !self.context.is_sampled {
             return Span { place: Arc::clone(self), record: None };
         }
         self.has_children.store(true, Ordering::Relaxed);
         let context = SpanContext { span: self.tracer.0.ids.span(), ..self.context.clone() };
-        let record = Some(Box::new(Record::begin(Some(self.context.span), kind, name)));
+        let record = Some(Box::new(Record::begin(Some(self.context.span), kind, name())));
         let tracer = self.tracer.clone();
         Span { place: Arc::new(Self { tracer, context, has_children: AtomicBool::new(false) }), record }
     }

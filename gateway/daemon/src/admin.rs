@@ -228,6 +228,7 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         reloads: Some(admin.reloader.counts()),
         operations: admin.history.operations.ages(),
         audit: admin.history.audit.counts(),
+        traces: admin.history.traces.as_ref().map(|traces| traces.counts()),
         programs: admin.source.programs().await,
     };
     match admin.metrics.render(&counts) {

@@ -14,6 +14,7 @@ use crate::metrics::{REVISION, VERSION};
 use crate::output::{Format, print, print_error, print_json};
 use crate::serve::ServeError;
 use crate::shutdown::Shutdown;
+use crate::traces::TraceSettings;
 use crate::{serve, service_manager, telemetry};
 
 mod bundle;
@@ -303,6 +304,9 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
     for warning in &loaded.warnings {
         tracing::warn!("configuration: {warning}");
     }
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let traces =
+        TraceSettings::from_env(&sources.env, &host.to_string_lossy()).map_err(ServeError::Traces)?;
     hide_memory();
     let exe = std::env::current_exe().map_err(CliError::Exe)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -311,7 +315,8 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
         .enable_all()
         .build()
         .map_err(CliError::Runtime)?;
-    let daemon = serve::run(loaded, crate::wiring::Wiring::real(), &exe, log_level, Shutdown::default());
+    let wiring = crate::wiring::Wiring::real();
+    let daemon = serve::run(loaded, wiring, &exe, log_level, traces, Shutdown::default());
     let ended = runtime.block_on(Box::pin(daemon));
     // A blocking call that does not return must not delay the end of the process.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));

@@ -19,9 +19,17 @@ use switchyard_steps::{Step, reach};
 /// The exit status if the pid file names another process that runs. The program was not started.
 pub const ALREADY_RUNNING: u8 = 3;
 
-/// Environment variables of the service manager for the daemon, which children must not inherit.
-const NOT_INHERITED: [&str; 6] =
-    ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
+/// Environment variables for the daemon alone, which children must not inherit: those of the service manager, and the
+/// name in its traces, which would be that of containerd too.
+const NOT_INHERITED: [&str; 7] = [
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    "OTEL_SERVICE_NAME",
+];
 
 /// The program to execute.
 #[derive(Debug, Clone)]

@@ -167,7 +167,7 @@ async fn follow<C, S>(
 }
 
 fn observe(protocol: &'static str, metrics: &Metrics) -> Observe {
-    let layer = RpcLayer::new(protocol, metrics);
+    let layer = RpcLayer::new(protocol, metrics, None);
     Arc::new(move |routes| Routes::from(routes.into_axum_router().layer(layer.clone())))
 }
 

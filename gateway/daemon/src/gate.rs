@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use switchyard_core::gateway::Gateway;
+use switchyard_core::trace::traced;
 use tower::{Layer, Service};
 
 /// Makes requests wait until a gateway has recovered.
@@ -77,7 +78,8 @@ where
         let GateLayer { gateway, patience, at_once: _ } = self.gate.clone();
         Box::pin(async move {
             // A timeout is ignored: the gateway itself refuses the request if it has not recovered.
-            let _ = tokio::time::timeout(patience, gateway.recovered()).await;
+            let recovered = async { Ok(gateway.recovered().await) };
+            let _ = tokio::time::timeout(patience, traced("wait_for_recovery", |_| (), recovered)).await;
             inner.call(request).await
         })
     }

@@ -1,4 +1,4 @@
-//! What happens on the node: operations in flight, the audit log, and the latest events.
+//! What happens on the node: operations in flight, the audit log, the latest events, and traces.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use crate::audit::AuditLog;
 use crate::config::AuditConfig;
 use crate::events::EventLog;
 use crate::metrics::{Metrics, OperationMetrics};
+use crate::traces::{TraceSettings, TraceSettingsError, Traces};
 
 /// The records of what happens. Clones share them.
 #[derive(Debug, Clone)]
@@ -19,6 +20,8 @@ pub struct History {
     pub audit: AuditLog,
     /// The latest events.
     pub events: EventLog,
+    /// The traces, if they are exported.
+    pub traces: Option<Arc<Traces>>,
 }
 
 /// Writes a line of the audit log and observes metrics when an operation ends.
@@ -36,11 +39,25 @@ impl History {
         let audit = AuditLog::start(audit);
         let observer = Observer { audit: audit.clone(), metrics: metrics.operations.clone() };
         operations.observe(Arc::new(observer));
-        Self { operations, audit, events: EventLog::default() }
+        Self { operations, audit, events: EventLog::default(), traces: None }
     }
 
-    /// Waits until the lines of the audit log so far are written, for a bounded time.
+    /// The same records, and traces of operations. It must be called within a runtime.
+    ///
+    /// # Errors
+    /// [`TraceSettingsError`] if no connection to the collector can be made.
+    pub fn with_traces(self, settings: &TraceSettings) -> Result<Self, TraceSettingsError> {
+        let traces = Traces::start(settings)?;
+        self.operations.trace(traces.tracer().clone());
+        Ok(Self { traces: Some(Arc::new(traces)), ..self })
+    }
+
+    /// Waits until the lines of the audit log so far are written and the spans so far are sent, for a bounded time.
+    /// Spans that end later are lost.
     pub(crate) async fn flush(&self) {
+        if let Some(traces) = &self.traces {
+            traces.end().await;
+        }
         let audit = self.audit.clone();
         if let Err(error) = tokio::task::spawn_blocking(move || audit.flush()).await {
             tracing::error!(%error, "writing the last lines of the audit log panicked");

@@ -1,4 +1,4 @@
-//! The tower layer of every gRPC server: opens the span of an RPC and records its metrics.
+//! The tower layer of every gRPC server: opens the span of an RPC, in the log and in traces, and records its metrics.
 //!
 //! An open-ended call, which lasts for as long as its client likes, is counted, but neither timed nor in
 //! flight: its duration says nothing about the daemon.
@@ -15,6 +15,7 @@ use std::time::Instant;
 use http::{Extensions, Request, Response};
 use parking_lot::RwLock;
 use switchyard_core::operation::Caller;
+use switchyard_core::trace::{self, InSpan, Tracer};
 use switchyard_proto::SERVER_STREAMS;
 use switchyard_rpc::{Call, CallObserver, WatchedBody, name_of};
 use tonic::Code;
@@ -23,6 +24,8 @@ use tower::{Layer, Service};
 use tracing::{Instrument, Span};
 
 use crate::metrics::{Metrics, RpcMetrics};
+
+mod span;
 
 /// The maximum number of method names with a time series; it is bounded because callers choose the names.
 const MAX_METHODS: usize = 256;
@@ -42,6 +45,7 @@ pub struct RpcLayer {
 struct Shared {
     protocol: &'static str,
     metrics: RpcMetrics,
+    tracer: Option<Tracer>,
     methods: RwLock<HashSet<Arc<str>>>,
 }
 
@@ -58,10 +62,11 @@ impl fmt::Debug for RpcLayer {
 }
 
 impl RpcLayer {
-    /// A layer for the server of one protocol.
+    /// A layer for the server of one protocol, whose calls are traced if there is a tracer.
     #[must_use]
-    pub fn new(protocol: &'static str, metrics: &Metrics) -> Self {
-        let shared = Shared { protocol, metrics: metrics.rpc.clone(), methods: RwLock::default() };
+    pub fn new(protocol: &'static str, metrics: &Metrics, tracer: Option<Tracer>) -> Self {
+        let metrics = metrics.rpc.clone();
+        let shared = Shared { protocol, metrics, tracer, methods: RwLock::default() };
         Self { shared: Arc::new(shared) }
     }
 }
@@ -104,8 +109,15 @@ where
         let path = request.uri().path().trim_start_matches('/').to_owned();
         let caller = caller(self.shared.protocol, request.extensions());
         let span = tracing::info_span!("rpc", protocol = self.shared.protocol, rpc = %path);
-        let call = Call::begin(RpcCall::begin(Arc::clone(&self.shared), path, span.clone()));
-        let response = caller.scope(span.in_scope(|| self.inner.call(request)));
+        let Shared { protocol, tracer, .. } = &*self.shared;
+        let traced = tracer.as_ref().map(|tracer| span::begin(tracer, protocol, &path, request.headers()));
+        let begun = || span.in_scope(|| self.inner.call(request));
+        let response = match &traced {
+            Some(traced) => traced.enter(begun),
+            None => begun(),
+        };
+        let response = InSpan::of(traced.as_ref(), caller.scope(response));
+        let call = Call::begin(RpcCall::begin(Arc::clone(&self.shared), path, span.clone(), traced));
         let watched = async move {
             let Ok(response) = response.await;
             Ok(call.watch(response))
@@ -120,32 +132,42 @@ pub struct RpcCall {
     shared: Arc<Shared>,
     path: String,
     span: Span,
+    /// Its span in a trace.
+    traced: Option<trace::Span>,
     /// When it began; `None` if it is open-ended.
     began: Option<Instant>,
 }
 
 impl RpcCall {
-    fn begin(shared: Arc<Shared>, path: String, span: Span) -> Self {
+    fn begin(shared: Arc<Shared>, path: String, span: Span, traced: Option<trace::Span>) -> Self {
         let began = (!is_open_ended(&path)).then(Instant::now);
         if began.is_some() {
             shared.metrics.in_flight.with_label_values(&[shared.protocol]).inc();
         }
-        Self { shared, path, span, began }
+        Self { shared, path, span, traced, began }
     }
 }
 
 impl CallObserver for RpcCall {
     fn ended(self, code: Code) {
-        let Shared { protocol, metrics, .. } = &*self.shared;
-        let method = self.shared.method(&self.path, code);
-        let seconds = self.began.map(|began| began.elapsed().as_secs_f64());
+        let Self { shared, path, span, traced, began } = self;
+        let Shared { protocol, metrics, .. } = &*shared;
+        let method = shared.method(&path, code);
+        let seconds = began.map(|began| began.elapsed().as_secs_f64());
         if let Some(seconds) = seconds {
             metrics.in_flight.with_label_values(&[protocol]).dec();
             metrics.duration.with_label_values(&[*protocol, &*method]).observe(seconds);
         }
-        let code = name_of(code);
-        metrics.requests.with_label_values(&[*protocol, &*method, code]).inc();
-        self.span.in_scope(|| tracing::debug!(code, seconds, "rpc ended"));
+        let name = name_of(code);
+        metrics.requests.with_label_values(&[*protocol, &*method, name]).inc();
+        span.in_scope(|| tracing::debug!(code = name, seconds, "rpc ended"));
+        if let Some(mut traced) = traced {
+            traced.set("rpc.grpc.status_code", i64::from(i32::from(code)));
+            match code {
+                Code::Ok => traced.end(),
+                _ => traced.fail(name),
+            }
+        }
     }
 
     fn span(&self) -> Span {

@@ -62,4 +62,5 @@ pub mod status;
 mod streaming;
 mod task_logs;
 pub mod telemetry;
+pub mod traces;
 pub mod wiring;

@@ -40,6 +40,7 @@
 //! | `switchyard_operations_in_flight` | `owner`, `operation` |
 //! | `switchyard_operation_oldest_age_seconds` | `operation` |
 //! | `switchyard_audit_lines_total` | `result`: written or lost |
+//! | `switchyard_trace_spans_total` | `result`: sent or lost |
 //! | `switchyard_replaced_programs` | `part`: daemon, containerd or logkeeper |
 //! | `process_*` | |
 
@@ -60,6 +61,7 @@ use switchyard_swarm::NodeStatus;
 use crate::audit::AuditCounts;
 use crate::programs::ProgramView;
 use crate::status::{DevicesView, Part, ReloadCounts};
+use crate::traces::TraceCounts;
 
 mod audit;
 mod backend;
@@ -73,6 +75,7 @@ mod programs;
 mod reload;
 mod runtime;
 mod swarm;
+mod traces;
 
 use audit::AuditMetrics;
 use backend::BackendMetrics;
@@ -86,6 +89,7 @@ use programs::ProgramMetrics;
 use reload::ReloadMetrics;
 use runtime::RuntimeMetrics;
 use swarm::SwarmMetrics;
+use traces::TraceMetrics;
 
 pub(crate) use operations::OperationMetrics;
 
@@ -140,6 +144,7 @@ struct NodeMetrics {
     reloads: ReloadMetrics,
     in_flight: InFlightMetrics,
     audit: AuditMetrics,
+    traces: TraceMetrics,
     programs: ProgramMetrics,
     process: ProcessMetrics,
     runtime: RuntimeMetrics,
@@ -176,6 +181,8 @@ pub struct NodeCounts {
     pub operations: OperationAges,
     /// Lines of the audit log; `None` if nothing is audited.
     pub audit: Option<AuditCounts>,
+    /// Spans of traces; `None` if nothing is traced.
+    pub traces: Option<TraceCounts>,
     /// The processes and whether their programs were replaced.
     pub programs: Vec<ProgramView>,
 }
@@ -295,6 +302,7 @@ impl NodeMetrics {
             reloads: ReloadMetrics::register(registry)?,
             in_flight: InFlightMetrics::register(registry)?,
             audit: AuditMetrics::register(registry)?,
+            traces: TraceMetrics::register(registry)?,
             programs: ProgramMetrics::register(registry)?,
             process: ProcessMetrics::register(registry)?,
             runtime: RuntimeMetrics::register(registry)?,
@@ -338,6 +346,9 @@ impl NodeMetrics {
         self.in_flight.set(&counts.operations);
         if let Some(audit) = counts.audit {
             self.audit.set(audit);
+        }
+        if let Some(traces) = counts.traces {
+            self.traces.set(traces);
         }
         self.programs.set(&counts.programs);
         self.process.refresh();

@@ -41,6 +41,7 @@ use crate::service_manager;
 use crate::shutdown::Shutdown;
 use crate::streaming;
 use crate::telemetry::LogLevel;
+use crate::traces::{TraceSettings, TraceSettingsError};
 use crate::wiring::{self, ConnectedBackend, LiveSettings, Wiring};
 
 mod frontends;
@@ -107,6 +108,9 @@ pub enum ServeError {
     /// The certificate or the token of the metrics address is unusable.
     #[error(transparent)]
     Credentials(#[from] CredentialError),
+    /// Traces cannot be exported.
+    #[error(transparent)]
+    Traces(#[from] TraceSettingsError),
     /// A metric has a name that Prometheus does not allow.
     #[error("cannot set up metrics")]
     Metrics(#[source] prometheus::Error),
@@ -149,7 +153,7 @@ fn raise_file_limit() {
 }
 
 /// Runs the daemon until `shutdown`, which also ends it at SIGTERM and SIGINT. `exe` is our own binary, and
-/// `log_level` the level of its log.
+/// `log_level` the level of its log. Without `traces` nothing is traced.
 ///
 /// # Errors
 /// [`ServeError`]; processes that it started keep running.
@@ -158,6 +162,7 @@ pub async fn run(
     wiring: Wiring,
     exe: &Path,
     log_level: LogLevel,
+    traces: Option<TraceSettings>,
     shutdown: Shutdown,
 ) -> Result<(), ServeError> {
     let begin = Instant::now();
@@ -181,7 +186,10 @@ pub async fn run(
         &enabled_frontends(&config),
         processes.restarters(),
     );
-    let history = History::start(&config.audit, &metrics);
+    let mut history = History::start(&config.audit, &metrics);
+    if let Some(settings) = &traces {
+        history = history.with_traces(settings)?;
+    }
     let daemon = Daemon {
         config: Arc::clone(&config),
         shutdown,

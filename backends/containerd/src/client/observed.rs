@@ -1,5 +1,5 @@
-//! Measures calls: a tower service around each connection to containerd, and the same for shims that are
-//! called directly.
+//! Measures and traces calls: a tower service around each connection to containerd, and the same for shims that
+//! are called directly. containerd is told the span of a call, so that its own spans are below.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use http::{Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use switchyard_core::backend::{BackendObserver, RuntimeCall};
+use switchyard_core::trace::{self, Span, SpanContext, SpanKind};
 use switchyard_rpc::{Call, CallObserver, WatchedBody, name_of};
 use tonic::Code;
 use tonic::body::Body;
@@ -38,6 +39,7 @@ pub(crate) struct BackendCall {
     observer: Arc<dyn BackendObserver>,
     method: String,
     began: Option<Instant>,
+    span: Option<Span>,
 }
 
 /// Reports each connection but the first as a reconnection.
@@ -64,9 +66,13 @@ impl Service<Request<Body>> for ObservedChannel {
         self.channel.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Body>) -> ObservedResponse {
+    fn call(&mut self, mut request: Request<Body>) -> ObservedResponse {
         let method = request.uri().path().trim_start_matches('/').to_owned();
-        let call = Some(BackendCall::begin(&self.observer, method));
+        let span = span_of(&method, "grpc");
+        if let Some(span) = &span {
+            hand_on(span.context(), request.headers_mut());
+        }
+        let call = Some(BackendCall::begin(&self.observer, method, span));
         ObservedResponse { inner: self.channel.call(request), call }
     }
 }
@@ -92,17 +98,51 @@ impl Future for ObservedResponse {
 
 impl BackendCall {
     /// A call of this method that begins now; `method` is `package.Service/Method`.
-    pub(crate) fn begin(observer: &Arc<dyn BackendObserver>, method: String) -> Call<Self> {
+    pub(crate) fn begin(
+        observer: &Arc<dyn BackendObserver>,
+        method: String,
+        span: Option<Span>,
+    ) -> Call<Self> {
         let name = method.rsplit('/').next().unwrap_or_default();
         let began = (!UNTIMED.contains(&name)).then(Instant::now);
-        Call::begin(Self { observer: Arc::clone(observer), method, began })
+        Call::begin(Self { observer: Arc::clone(observer), method, began, span })
+    }
+}
+
+/// The span of a call that begins now, below the current one; `None` without a current one.
+pub(crate) fn span_of(method: &str, system: &'static str) -> Option<Span> {
+    // Before the name is copied.
+    let mut span = trace::begin_with(SpanKind::Client, || method.to_owned())?;
+    let (service, name) = method.rsplit_once('/').unwrap_or_default();
+    span.set("rpc.system", system);
+    span.set_with("rpc.service", || service.to_owned());
+    span.set_with("rpc.method", || name.to_owned());
+    Some(span)
+}
+
+/// Tells whoever is called of which span the call is.
+fn hand_on(context: &SpanContext, headers: &mut HeaderMap) {
+    if let Ok(parent) = HeaderValue::try_from(context.traceparent()) {
+        headers.insert("traceparent", parent);
+    }
+    let state = context.state.as_ref().and_then(|state| HeaderValue::try_from(state.as_str()).ok());
+    if let Some(state) = state {
+        headers.insert("tracestate", state);
     }
 }
 
 impl CallObserver for BackendCall {
     fn ended(self, code: Code) {
         let took = self.began.map(|began| began.elapsed());
-        self.observer.call_ended(RuntimeCall { method: &self.method, code: name_of(code), took });
+        let Self { observer, method, began: _, span } = self;
+        observer.call_ended(RuntimeCall { method: &method, code: name_of(code), took });
+        if let Some(mut span) = span {
+            span.set("rpc.grpc.status_code", i64::from(i32::from(code)));
+            match code {
+                Code::Ok => span.end(),
+                failed => span.fail(name_of(failed)),
+            }
+        }
     }
 }
 

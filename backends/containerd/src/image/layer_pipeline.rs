@@ -20,6 +20,7 @@ use std::sync::atomic::Ordering;
 use futures::future::{BoxFuture, FutureExt, Shared, try_join};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
+use switchyard_core::trace::{self, Span, traced};
 use switchyard_core::{Error, Result};
 use switchyard_registry::{Descriptor, Digest, Pull};
 use tokio::sync::{Semaphore, oneshot};
@@ -203,7 +204,15 @@ impl LayerPipeline {
             let layer = layer.clone();
             let labels = downloads.labels.clone();
             let received = Arc::clone(&received);
-            async move { Ok(content::fetch(&client, &pull, &layer, labels, &received).await?) }.boxed()
+            let fetched = async move {
+                let describe = |span: &mut Span| {
+                    span.set_with("switchyard.layer", || layer.digest.to_string());
+                    span.set("switchyard.layer.bytes", i64::try_from(layer.size).unwrap_or(i64::MAX));
+                };
+                let fetch = content::fetch(&client, &pull, &layer, labels, &received);
+                Ok(traced("download_layer", describe, fetch).await?)
+            };
+            fetched.boxed()
         };
         let own = self.join_or_start(&self.inflight.downloads, layer.digest.clone(), start).await?;
         received.store(layer.size, Ordering::Relaxed);
@@ -313,7 +322,7 @@ impl LayerPipeline {
     ) -> BoxFuture<'static, LayerOutcome> {
         let lease = Arc::clone(&self.lease);
         let source = self.plan.source;
-        let task = AbortOnDropHandle::new(tokio::spawn(work));
+        let task = AbortOnDropHandle::new(tokio::spawn(trace::inherit(work)));
         async move {
             let result = task.await.unwrap_or_else(|fault| {
                 Err(LayerFailure::Failed(

@@ -7,6 +7,8 @@ use futures::future::FutureExt;
 use sha2::{Digest as _, Sha256};
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Credentials, ImageId, PullProgress, Right};
+use switchyard_core::operation::step;
+use switchyard_core::trace;
 use switchyard_core::{Error, ErrorKind, Reason, Result};
 use switchyard_registry::{self as registry, Descriptor, Digest, Platforms, Reference};
 use switchyard_steps::{Step, reach};
@@ -60,7 +62,8 @@ impl Pulls {
         let key = key(&job.reference, &job.snapshotter, job.owner, &job.credentials);
         let start = || {
             self.running.track(key, &job.progress);
-            job.run().boxed()
+            // Whoever of those that wait for it drives it.
+            trace::inherit(job.run()).boxed()
         };
         self.inflight.join(key, start).await
     }
@@ -130,25 +133,15 @@ impl PullJob {
     }
 
     async fn attempt(&self) -> Result<ImageId> {
-        let pull = self
-            .registry
-            .open(&self.reference, to_registry(&self.credentials))
-            .await
-            .map_err(super::shared_types::from_registry)?;
-        let resolved = pull.resolve().await.map_err(super::shared_types::from_registry)?;
-        let target = resolved.descriptor.clone();
-        let image = pull
-            .image(resolved, &Platforms::of_this_machine())
-            .await
-            .map_err(super::shared_types::from_registry)?;
+        let (pull, target, image) = step("resolve_image", self.resolve()).await?;
         if let Some(disk) = &self.content_disk {
             disk.check(&self.client, &image.manifest.layers).await?;
         }
         let lease = self.leases.create("pull").await?;
         reach(Step::PullLeased);
         let client = lease.client()?;
-        let (config, config_bytes) =
-            pull.config(&image.manifest).await.map_err(super::shared_types::from_registry)?;
+        let fetched = step("fetch_image_config", pull.config(&image.manifest));
+        let (config, config_bytes) = fetched.await.map_err(super::shared_types::from_registry)?;
         check_platform(&config.platform)?;
         self.write_documents(&client, &image, config_bytes, &config.rootfs.diff_ids).await?;
 
@@ -163,7 +156,8 @@ impl PullJob {
         self.progress.set_layers(&plan.layers, self.inflight_layers.counters());
         let layers = LayerPipeline::new(plan, &self.inflight_layers, lease)?;
         let labels = Labels::from([self.origin()]);
-        layers.download_and_unpack(Some(&Downloads { pull, at_once: self.downloads, labels })).await?;
+        let downloads = Downloads { pull, at_once: self.downloads, labels };
+        step("pull_layers", layers.download_and_unpack(Some(&downloads))).await?;
 
         self.name_image(&client, &target).await?;
         let info = self.infos.load(&self.client, &target.digest).await?;
@@ -171,6 +165,16 @@ impl PullJob {
         layers.release().await;
         reach(Step::PullReleased);
         Ok(info.id.clone())
+    }
+
+    /// Asks the registry for the manifest: the pull, what the reference names, and the image for this machine.
+    async fn resolve(&self) -> Result<(registry::Pull, Descriptor, registry::Image)> {
+        let opened = self.registry.open(&self.reference, to_registry(&self.credentials)).await;
+        let pull = opened.map_err(super::shared_types::from_registry)?;
+        let resolved = pull.resolve().await.map_err(super::shared_types::from_registry)?;
+        let target = resolved.descriptor.clone();
+        let image = pull.image(resolved, &Platforms::of_this_machine()).await;
+        Ok((pull, target, image.map_err(super::shared_types::from_registry)?))
     }
 
     /// The label that names the repository that a blob came from. containerd uses it when it pushes the blob.

@@ -8,6 +8,7 @@ use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types;
 use sha2::{Digest as _, Sha256};
+use switchyard_core::trace::{Span, traced};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::containerd::services::snapshots::v1::CommitSnapshotRequest;
 use switchyard_registry::{Descriptor, Digest};
@@ -138,6 +139,11 @@ impl UnpackTarget {
     /// Has containerd unpack the layer into these mounts, and compares the digest of the result with the diff
     /// id.
     async fn apply(&self, mounts: Vec<types::Mount>) -> Result<()> {
+        let describe = |span: &mut Span| span.set_with("switchyard.layer", || self.layer.digest.to_string());
+        traced("unpack_layer", describe, self.apply_diff(mounts)).await
+    }
+
+    async fn apply_diff(&self, mounts: Vec<types::Mount>) -> Result<()> {
         let layer = &self.layer;
         let diff_id = &self.diff_id;
         let diff = types::Descriptor {

@@ -18,7 +18,7 @@ use tokio::net::UnixStream;
 use tonic::{Code, Status};
 
 use self::ttrpc::{Connection, Fault};
-use crate::client::observed::BackendCall;
+use crate::client::observed::{BackendCall, span_of};
 
 mod lifelines;
 pub(crate) mod ttrpc;
@@ -167,7 +167,9 @@ impl ShimClient {
 
     /// Sends a request; [`ShimClient::receive`] waits for the response.
     async fn send(&mut self, method: &str, request: &impl Message) -> Result<(), Fault> {
-        let mut call = BackendCall::begin(&self.observer, format!("{}/{method}", self.service));
+        let method_path = format!("{}/{method}", self.service);
+        let span = span_of(&method_path, "ttrpc");
+        let mut call = BackendCall::begin(&self.observer, method_path, span);
         let sent = self.connection.send_request(self.service, method, request).await;
         match &sent {
             Ok(()) => self.pending = Some(call),

@@ -1,6 +1,5 @@
 //! The span that the current asynchronous task works for.
 
-use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,7 +31,7 @@ pub fn inherit<F: Future>(work: F) -> InSpan<F> {
 /// # Errors
 /// Those of the work.
 pub async fn traced<T>(
-    name: impl Into<Cow<'static, str>>,
+    name: &'static str,
     describe: impl FnOnce(&mut Span),
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {

@@ -37,7 +37,8 @@ async fn success_is_counted_at_its_trailers() {
         let body = Full::new(Bytes::from_static(b"answer"));
         ready(Ok::<_, Infallible>(Response::new(body.with_trailers(ready(Some(Ok(trailers(Some("0")))))))))
     });
-    let response = RpcLayer::new("cri", &metrics).layer(service).oneshot(request("/a.B/Do")).await.unwrap();
+    let response =
+        RpcLayer::new("cri", &metrics, None).layer(service).oneshot(request("/a.B/Do")).await.unwrap();
     assert_eq!((counted(&metrics).len(), in_flight(&metrics)), (0, 1));
     let body = response.into_body().collect().await.unwrap();
     assert_eq!(body.trailers(), Some(&trailers(Some("0"))));
@@ -53,7 +54,8 @@ async fn failure_is_counted_once_at_its_headers() {
         let response = Response::builder().header("grpc-status", "5").body(Empty::<Bytes>::new()).unwrap();
         ready(Ok::<_, Infallible>(response))
     });
-    let response = RpcLayer::new("cri", &metrics).layer(service).oneshot(request("/a.B/Do")).await.unwrap();
+    let response =
+        RpcLayer::new("cri", &metrics, None).layer(service).oneshot(request("/a.B/Do")).await.unwrap();
     assert_eq!(counted(&metrics), ["code=\"NOT_FOUND\",method=\"a.B/Do\",protocol=\"cri\"} 1"]);
     drop(response.into_body().collect().await.unwrap());
     assert_eq!(counted(&metrics).len(), 1);
@@ -63,7 +65,7 @@ async fn failure_is_counted_once_at_its_headers() {
 #[tokio::test]
 async fn dropped_body_or_request_counts_as_cancelled() {
     let metrics = Metrics::new().unwrap();
-    let layer = RpcLayer::new("cri", &metrics);
+    let layer = RpcLayer::new("cri", &metrics, None);
     let answered = service_fn(|_: Request<()>| {
         ready(Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"x")))))
     });
@@ -87,7 +89,7 @@ async fn dropped_body_or_request_counts_as_cancelled() {
 #[tokio::test]
 async fn calls_that_last_as_their_client_likes_are_counted_and_neither_timed_nor_in_flight() {
     let metrics = Metrics::new().unwrap();
-    let layer = RpcLayer::new("cri", &metrics);
+    let layer = RpcLayer::new("cri", &metrics, None);
     for path in ["runtime.v1.RuntimeService/GetContainerEvents", "runtime.v1.RuntimeService/Version"] {
         let service = service_fn(|_: Request<()>| {
             let body = Full::new(Bytes::new()).with_trailers(ready(Some(Ok(trailers(Some("0"))))));
@@ -131,7 +133,7 @@ fn each_stream_is_open_ended_or_a_list_in_pieces() {
 #[tokio::test]
 async fn unknown_methods_share_one_series() {
     let metrics = Metrics::new().unwrap();
-    let layer = RpcLayer::new("cri", &metrics);
+    let layer = RpcLayer::new("cri", &metrics, None);
     for path in ["/a.B/Guess1", "/a.B/Guess2"] {
         let service = service_fn(|_: Request<()>| {
             let response =

@@ -116,7 +116,8 @@ impl Daemon {
     }
 
     fn server(&self, name: &'static str, gate: GateLayer, server: Server, routes: Routes) -> LayeredRouter {
-        server.layer(RpcLayer::new(name, &self.metrics)).layer(gate).add_routes(routes)
+        let tracer = self.history.operations.tracer().cloned();
+        server.layer(RpcLayer::new(name, &self.metrics, tracer)).layer(gate).add_routes(routes)
     }
 
     fn serve_grpc(

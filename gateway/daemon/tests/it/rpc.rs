@@ -81,8 +81,9 @@ async fn real_server_calls_are_counted_by_method_and_code() {
     let socket = dir.path().join("cri.sock");
     let listener = GuardedListener::bind(&socket, None).unwrap();
     let metrics = Arc::new(Metrics::new().unwrap());
-    let server =
-        Server::builder().layer(RpcLayer::new("cri", &metrics)).add_service(ImageServiceServer::new(Empty));
+    let server = Server::builder()
+        .layer(RpcLayer::new("cri", &metrics, None))
+        .add_service(ImageServiceServer::new(Empty));
     tokio::spawn(server.serve_with_incoming(listener.into_stream(OwnConnections::none())));
     let mut client = ImageServiceClient::new(channel::grpc(&socket).await.unwrap());
 

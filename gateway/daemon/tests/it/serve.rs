@@ -68,10 +68,9 @@ impl ServedDaemon {
         let loaded = self.load();
         let wiring = over(fake);
         let ended = shutdown.clone();
-        let task =
-            tokio::spawn(
-                async move { Box::pin(serve::run(loaded, wiring, &exe(), log_level(), ended)).await },
-            );
+        let task = tokio::spawn(async move {
+            Box::pin(serve::run(loaded, wiring, &exe(), log_level(), None, ended)).await
+        });
         Daemon { shutdown, task }
     }
 

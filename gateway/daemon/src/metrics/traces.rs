@@ -1,0 +1,28 @@
+//! Metrics of the export of traces.
+
+use prometheus::{IntCounterVec, Registry};
+
+use super::families::counters;
+use crate::traces::TraceCounts;
+
+#[derive(Debug)]
+pub(super) struct TraceMetrics(IntCounterVec);
+
+impl TraceMetrics {
+    pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
+        counters(
+            registry,
+            "switchyard_trace_spans_total",
+            "Recorded spans of traces, by result: sent or lost.",
+            &["result"],
+        )
+        .map(Self)
+    }
+
+    pub(super) fn set(&self, TraceCounts { sent, lost }: TraceCounts) {
+        for (result, count) in [("sent", sent), ("lost", lost)] {
+            let counter = self.0.with_label_values(&[result]);
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The connection to the collector: OTLP over gRPC, with or without TLS.
+
+use std::fmt;
+use std::time::Duration;
+
+use switchyard_proto::opentelemetry::proto::collector::trace::v1 as collector;
+use switchyard_proto::opentelemetry::proto::collector::trace::v1::trace_service_client::TraceServiceClient;
+use tonic::metadata::MetadataMap;
+use tonic::transport::{Channel, ClientTlsConfig};
+use tonic::{Code, Request};
+
+use super::settings::{TraceSettings, TraceSettingsError};
+use crate::channel::report;
+
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// The longest text of the collector that is logged, in bytes.
+const TEXT_MAX: usize = 256;
+
+/// Sends spans to a collector; connects at the first request, and again whenever the connection is lost.
+pub(super) struct Collector {
+    client: TraceServiceClient<Channel>,
+    /// They may hold credentials.
+    headers: MetadataMap,
+    limit: Duration,
+}
+
+/// Why spans were not accepted.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ExportError {
+    #[error("the collector did not answer within {0:?}")]
+    Deadline(Duration),
+    #[error("the collector answered {code:?}: {text}")]
+    Refused { code: Code, text: String },
+}
+
+impl fmt::Debug for Collector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Collector").field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+impl Collector {
+    pub(super) fn new(settings: &TraceSettings) -> Result<Self, TraceSettingsError> {
+        let refuse = |error: tonic::transport::Error| TraceSettingsError::Connection(report(&error));
+        let mut endpoint = Channel::builder(settings.endpoint.clone()).connect_timeout(CONNECT);
+        if settings.is_encrypted() {
+            let tls = ClientTlsConfig::new().with_native_roots();
+            endpoint = endpoint.tls_config(tls).map_err(refuse)?;
+        }
+        let client = TraceServiceClient::new(endpoint.connect_lazy());
+        Ok(Self { client, headers: settings.headers.clone(), limit: settings.limit })
+    }
+
+    /// Sends spans; returns how many of them the collector has rejected.
+    pub(super) async fn export(
+        &self,
+        spans: collector::ExportTraceServiceRequest,
+    ) -> Result<u64, ExportError> {
+        let mut request = Request::new(spans);
+        *request.metadata_mut() = self.headers.clone();
+        let mut client = self.client.clone();
+        let answer = tokio::time::timeout(self.limit, client.export(request)).await;
+        let answer = answer.map_err(|_| ExportError::Deadline(self.limit))?;
+        let answer = answer.map_err(|status| {
+            let text = report(&status);
+            let text = text[..text.floor_char_boundary(TEXT_MAX)].to_owned();
+            ExportError::Refused { code: status.code(), text }
+        })?;
+        let partial = answer.into_inner().partial_success.unwrap_or_default();
+        Ok(u64::try_from(partial.rejected_spans).unwrap_or_default())
+    }
+}

@@ -1,0 +1,361 @@
+//! The settings of tracing: the environment variables that OpenTelemetry has for all programs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use http::Uri;
+use switchyard_core::trace::Sampler;
+use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
+
+use crate::metrics::VERSION;
+
+/// How long an export may take, unless the environment says it.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The longest export that can be asked for.
+const LIMIT_MAX: Duration = Duration::from_secs(60);
+
+/// The largest number of headers, and of attributes of the resource.
+const PAIRS_MAX: usize = 64;
+
+/// Where traces go, and which.
+#[derive(Clone)]
+pub struct TraceSettings {
+    /// The collector.
+    pub endpoint: Uri,
+    /// Sent with every request. They may hold credentials.
+    pub headers: MetadataMap,
+    /// How long an export may take.
+    pub limit: Duration,
+    /// Who sends the traces.
+    pub resource: Vec<(String, String)>,
+    /// Which traces are recorded.
+    pub sampler: Sampler,
+}
+
+/// Why the environment describes no tracing.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum TraceSettingsError {
+    /// The value of a variable is unusable.
+    #[error("the environment variable {name} {why}")]
+    Variable {
+        /// The variable.
+        name: &'static str,
+        /// What is wrong with its value, without a value that may be secret.
+        why: String,
+    },
+    /// The roots of TLS, or the endpoint, are unusable.
+    #[error("cannot connect to the collector of traces: {0}")]
+    Connection(String),
+}
+
+impl fmt::Debug for TraceSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { endpoint, headers, limit, resource, sampler } = self;
+        f.debug_struct("TraceSettings")
+            .field("endpoint", endpoint)
+            .field("headers", &headers.keys().collect::<Vec<_>>())
+            .field("limit", limit)
+            .field("resource", resource)
+            .field("sampler", sampler)
+            .finish()
+    }
+}
+
+impl TraceSettings {
+    /// What an environment describes; `None` if it names no collector, or switches tracing off. `host` is the name of
+    /// this node.
+    ///
+    /// # Errors
+    /// The first variable that is unusable.
+    pub fn from_env(env: &[(String, String)], host: &str) -> Result<Option<Self>, TraceSettingsError> {
+        // An empty variable counts as none.
+        let set: BTreeMap<&str, &str> = env
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.trim()))
+            .filter(|(name, value)| name.starts_with("OTEL_") && !value.is_empty())
+            .collect();
+        let of = |name: &'static str| set.get(name).map(|value| (name, *value));
+        let first = |special: &'static str, general: &'static str| of(special).or_else(|| of(general));
+        let endpoint = first("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT");
+        let is_disabled =
+            of("OTEL_SDK_DISABLED").is_some_and(|(_, value)| value.eq_ignore_ascii_case("true"));
+        let Some((name, endpoint)) = endpoint.filter(|_| !is_disabled) else { return Ok(None) };
+        match of("OTEL_TRACES_EXPORTER") {
+            Some((_, "none")) => return Ok(None),
+            None | Some((_, "otlp")) => {}
+            Some((name, other)) => {
+                return Err(refuse(
+                    name,
+                    format!("is {other:?}: traces are exported by \"otlp\", or \"none\""),
+                ));
+            }
+        }
+        let endpoint = parse_endpoint(name, endpoint)?;
+        let protocol = first("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL");
+        if let Some((name, other)) = protocol.filter(|(_, value)| *value != "grpc") {
+            let why = format!(
+                "is {other:?}, which is not spoken: set it to \"grpc\", and the endpoint to the collector's port for gRPC, by default 4317"
+            );
+            return Err(refuse(name, why));
+        }
+        let headers = first("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS");
+        let limit = first("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT");
+        Ok(Some(Self {
+            endpoint,
+            headers: headers
+                .map_or_else(|| Ok(MetadataMap::new()), |(name, value)| parse_headers(name, value))?,
+            limit: limit.map_or(Ok(LIMIT), |(name, value)| parse_limit(name, value))?,
+            resource: resource(of("OTEL_SERVICE_NAME"), of("OTEL_RESOURCE_ATTRIBUTES"), host)?,
+            sampler: sampler(of("OTEL_TRACES_SAMPLER"), of("OTEL_TRACES_SAMPLER_ARG"))?,
+        }))
+    }
+
+    /// Whether the connection to the collector is encrypted.
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.endpoint.scheme_str() == Some("https")
+    }
+}
+
+/// A variable that is set.
+type Variable<'a> = Option<(&'static str, &'a str)>;
+
+fn refuse(name: &'static str, why: impl Into<String>) -> TraceSettingsError {
+    TraceSettingsError::Variable { name, why: why.into() }
+}
+
+fn parse_endpoint(name: &'static str, value: &str) -> Result<Uri, TraceSettingsError> {
+    let form = "must be http://HOST:PORT or https://HOST:PORT";
+    let uri: Uri = value.parse().map_err(|_| refuse(name, form))?;
+    let is_complete = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
+    if !is_complete || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+        return Err(refuse(name, format!("{form}: gRPC has no path")));
+    }
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err(refuse(name, "must have no user or password: put them into OTEL_EXPORTER_OTLP_HEADERS"));
+    }
+    Ok(uri)
+}
+
+/// What is wrong must not be shown: the values are secret.
+fn parse_headers(name: &'static str, value: &str) -> Result<MetadataMap, TraceSettingsError> {
+    let mut headers = MetadataMap::new();
+    for (key, value) in pairs(name, value)? {
+        let key = AsciiMetadataKey::from_bytes(key.to_ascii_lowercase().as_bytes());
+        let key = key.map_err(|_| refuse(name, "has a name that is not one of a header"))?;
+        let value = AsciiMetadataValue::try_from(value);
+        let value =
+            value.map_err(|_| refuse(name, format!("has a value for {key} that is not one of a header")))?;
+        headers.insert(key, value);
+    }
+    Ok(headers)
+}
+
+fn parse_limit(name: &'static str, value: &str) -> Result<Duration, TraceSettingsError> {
+    let limit = value.parse().ok().map(Duration::from_millis);
+    let limit = limit.filter(|limit| !limit.is_zero() && *limit <= LIMIT_MAX);
+    limit.ok_or_else(|| refuse(name, format!("must be a number of milliseconds, at most {LIMIT_MAX:?}")))
+}
+
+/// Who sends the traces: what the operator says comes before what we know.
+fn resource(
+    service: Variable<'_>,
+    attributes: Variable<'_>,
+    host: &str,
+) -> Result<Vec<(String, String)>, TraceSettingsError> {
+    let own = [("service.name", "switchyard"), ("service.version", VERSION), ("host.name", host)];
+    let mut all: BTreeMap<_, _> =
+        own.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    if let Some((name, value)) = attributes {
+        all.extend(pairs(name, value)?);
+    }
+    if let Some((_, name)) = service {
+        all.insert("service.name".to_owned(), name.to_owned());
+    }
+    Ok(all.into_iter().collect())
+}
+
+fn sampler(sampler: Variable<'_>, share: Variable<'_>) -> Result<Sampler, TraceSettingsError> {
+    let share = || match share {
+        None => Ok(1.0),
+        Some((name, value)) => {
+            let share = value.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+            share.ok_or_else(|| refuse(name, format!("is {value:?}, not a number from 0 to 1")))
+        }
+    };
+    let Some((name, value)) = sampler else { return Ok(Sampler::CallerOrAll) };
+    match value {
+        "always_on" => Ok(Sampler::All),
+        "always_off" => Ok(Sampler::Nothing),
+        "traceidratio" => Ok(Sampler::Share(share()?)),
+        "parentbased_always_on" => Ok(Sampler::CallerOrAll),
+        "parentbased_always_off" => Ok(Sampler::CallerOrNothing),
+        "parentbased_traceidratio" => Ok(Sampler::CallerOrShare(share()?)),
+        other => Err(refuse(
+            name,
+            format!(
+                "is {other:?}, which is not known: use always_on, always_off, traceidratio, or one of these with parentbased_ before it"
+            ),
+        )),
+    }
+}
+
+/// A list of `KEY=VALUE`, separated by commas, with values that are percent-encoded.
+fn pairs(name: &'static str, list: &str) -> Result<Vec<(String, String)>, TraceSettingsError> {
+    let form = "must be a list KEY=VALUE,KEY=VALUE, with what is special in a value percent-encoded";
+    let members = list.split(',').map(str::trim).filter(|member| !member.is_empty());
+    let pairs = members.map(|member| {
+        let (key, value) = member.split_once('=').ok_or_else(|| refuse(name, form))?;
+        let value = percent_decoded(value.trim()).ok_or_else(|| refuse(name, form))?;
+        match key.trim() {
+            "" => Err(refuse(name, form)),
+            key => Ok((key.to_owned(), value)),
+        }
+    });
+    let pairs: Vec<_> = pairs.collect::<Result<_, _>>()?;
+    if pairs.len() > PAIRS_MAX {
+        return Err(refuse(name, format!("has more than {PAIRS_MAX} entries")));
+    }
+    Ok(pairs)
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        rest = behind;
+        if *first != b'%' {
+            decoded.push(*first);
+            continue;
+        }
+        let (digits, behind) = rest.split_at_checked(2)?;
+        rest = behind;
+        let digits =
+            str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        decoded.push(u8::from_str_radix(digits?, 16).ok()?);
+    }
+    String::from_utf8(decoded).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(env: &[(&str, &str)]) -> Result<Option<TraceSettings>, TraceSettingsError> {
+        let env: Vec<_> = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        TraceSettings::from_env(&env, "node-1")
+    }
+
+    fn with(name: &str, value: &str) -> Result<TraceSettings, TraceSettingsError> {
+        let read = read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317"), (name, value)])?;
+        Ok(read.expect("it has an endpoint"))
+    }
+
+    #[test]
+    fn traces_are_off_without_an_endpoint_and_if_switched_off() {
+        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317");
+        for off in [
+            &[][..],
+            &[("OTEL_SERVICE_NAME", "x"), ("OTEL_TRACES_SAMPLER", "nonsense")],
+            &[("OTEL_EXPORTER_OTLP_ENDPOINT", "  ")],
+            &[endpoint, ("OTEL_SDK_DISABLED", "True")],
+            &[endpoint, ("OTEL_TRACES_EXPORTER", "none")],
+        ] {
+            assert!(read(off).unwrap().is_none(), "{off:?}");
+        }
+        assert!(read(&[endpoint, ("OTEL_SDK_DISABLED", "yes")]).unwrap().is_some());
+    }
+
+    #[test]
+    fn defaults_are_those_of_opentelemetry() {
+        let TraceSettings { endpoint, headers, limit, resource, sampler } =
+            with("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc").unwrap();
+        assert_eq!(endpoint, "http://127.0.0.1:4317");
+        assert!(headers.is_empty());
+        assert_eq!((limit, sampler), (Duration::from_secs(10), Sampler::CallerOrAll));
+        let expected =
+            [("host.name", "node-1"), ("service.name", "switchyard"), ("service.version", VERSION)];
+        assert_eq!(resource, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn variables_of_traces_come_before_those_of_all_signals() {
+        let settings = with("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://collector:4317/").unwrap();
+        assert!(settings.is_encrypted());
+        let error = with("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json").unwrap_err();
+        assert!(error.to_string().contains("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL is \"http/json\""), "{error}");
+        assert_eq!(
+            with("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "250").unwrap().limit,
+            Duration::from_millis(250)
+        );
+    }
+
+    #[test]
+    fn resource_of_the_operator_comes_before_ours() {
+        let of = |settings: TraceSettings, key| {
+            settings.resource.into_iter().find(|(found, _)| found == key).map(|(_, value)| value)
+        };
+        let set =
+            || with("OTEL_RESOURCE_ATTRIBUTES", "service.name=a, host.name=b%2Cc ,deployment=x=y").unwrap();
+        assert_eq!(of(set(), "service.name").as_deref(), Some("a"));
+        assert_eq!(of(set(), "host.name").as_deref(), Some("b,c"));
+        assert_eq!(of(set(), "deployment").as_deref(), Some("x=y"));
+        assert_eq!(of(with("OTEL_SERVICE_NAME", "n").unwrap(), "service.name").as_deref(), Some("n"));
+    }
+
+    #[test]
+    fn samplers_have_the_names_of_opentelemetry() {
+        let with_share = |name, share| {
+            let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317");
+            let read = read(&[endpoint, ("OTEL_TRACES_SAMPLER", name), ("OTEL_TRACES_SAMPLER_ARG", share)]);
+            read.map(|settings| settings.unwrap().sampler)
+        };
+        assert_eq!(with_share("always_on", "ignored"), Ok(Sampler::All));
+        assert_eq!(with_share("always_off", ""), Ok(Sampler::Nothing));
+        assert_eq!(with_share("traceidratio", ""), Ok(Sampler::Share(1.0)));
+        assert_eq!(with_share("parentbased_always_off", ""), Ok(Sampler::CallerOrNothing));
+        assert_eq!(with_share("parentbased_traceidratio", "0.25"), Ok(Sampler::CallerOrShare(0.25)));
+        for share in ["2", "-1", "NaN", "x"] {
+            with_share("traceidratio", share).unwrap_err();
+        }
+        with_share("jaeger_remote", "").unwrap_err();
+    }
+
+    #[test]
+    fn headers_are_sent_and_never_shown() {
+        let settings =
+            with("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Bearer%20se=cret,x-team = a").unwrap();
+        assert_eq!(settings.headers.get("authorization").unwrap(), "Bearer se=cret");
+        assert_eq!(settings.headers.get("x-team").unwrap(), "a");
+        let shown = format!("{settings:?}");
+        assert!(shown.contains("authorization") && !shown.contains("cret"), "{shown}");
+        for wrong in
+            ["secret", "a b=secret", "a=secret%0A", "a=secret%", "a=secret%zz", "=secret", "x-bin=secret"]
+        {
+            let error = with("OTEL_EXPORTER_OTLP_HEADERS", wrong).unwrap_err().to_string();
+            assert!(
+                !error.contains("secret") && error.contains("OTEL_EXPORTER_OTLP_HEADERS"),
+                "{wrong}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_spoken_is_refused_with_the_name_of_the_variable() {
+        for (name, value) in [
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "collector:4317"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "unix:///run/otel.sock"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://collector:4318/v1/traces"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://me:secret@collector:4317"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "86400000"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "novalue"),
+            ("OTEL_TRACES_EXPORTER", "zipkin"),
+        ] {
+            let error = with(name, value).unwrap_err().to_string();
+            assert!(error.contains(name) && !error.contains("secret"), "{error}");
+        }
+    }
+}
