@@ -67,6 +67,7 @@ targets! {
     swarm_template: switchyard_swarm::fuzzing::template, 4_000;
     swarm_token: switchyard_swarm::fuzzing::token, 4_000;
     terminal_sizes: switchyard_streaming::fuzzing::resize, 4_000;
+    trace_context: switchyard_core::fuzzing::trace_context, 4_000;
     ttrpc: switchyard_containerd::fuzzing::ttrpc, 4_000;
     websocket: switchyard_streaming::fuzzing::websocket, 2_000;
 }

@@ -24,6 +24,7 @@ mod secrets;
 mod status_page;
 mod support_works;
 mod swarm;
+mod traces;
 mod two_gateways;
 mod undo;
 mod upgrades;

@@ -33,4 +33,5 @@ pub mod root;
 pub mod scratch;
 pub mod streams;
 pub mod swarm;
+pub mod trace_collector;
 pub mod ustar;

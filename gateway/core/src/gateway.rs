@@ -24,6 +24,7 @@ use crate::operation::{Caller, Operations};
 use crate::reload::Reloadable;
 use crate::singleflight::Singleflight;
 use crate::table::{Counts, Sandbox, Table, Task};
+use crate::trace::TracePlace;
 
 mod checkpoint;
 mod compute;
@@ -142,6 +143,8 @@ pub struct Scope {
     owner: Owner,
     /// Who is answerable for operations outside of a caller's own request.
     caller: Option<Caller>,
+    /// Where such operations are in a trace.
+    place: Option<TracePlace>,
 }
 
 impl std::fmt::Debug for Gateway {

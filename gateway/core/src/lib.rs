@@ -24,6 +24,8 @@ pub mod capability;
 pub mod device;
 pub mod error;
 pub mod event;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod gateway;
 pub mod id;
 pub mod image;

@@ -25,7 +25,7 @@ mod state;
 
 pub use context::{SpanContext, SpanId, TraceId};
 pub use sampler::Sampler;
-pub use scope::{InSpan, inherit, traced};
+pub use scope::{InSpan, TracePlace, inherit, traced};
 pub use state::TraceState;
 
 use ids::Ids;

@@ -7,6 +7,7 @@ use switchyard_core::backoff::Backoff;
 use switchyard_core::spec::LeaseClaim;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Sandbox, Task};
+use switchyard_core::trace::{InSpan, Span};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use tokio::sync::watch;
@@ -61,6 +62,8 @@ pub(crate) struct Worker {
     leases: Vec<LeaseClaim>,
     /// The last report.
     last: Option<Report>,
+    /// From the first step of an assignment until the task runs, if that is traced.
+    trace: Option<Span>,
     backoff: Backoff,
     tries: u32,
 }
@@ -87,6 +90,7 @@ impl Worker {
             monitor: None,
             leases: Vec::new(),
             last: None,
+            trace: None,
             backoff: Backoff::new(RETRY_MIN, RETRY_MAX),
             tries: 0,
         }
@@ -123,11 +127,15 @@ impl Worker {
                     self.report(Report::of(state));
                 }
                 Next::Do(step) => {
-                    let Some(outcome) = self.perform(step).await else { continue };
+                    let trace = self.trace.take().or_else(|| self.begin_trace(step));
+                    let performed = InSpan::of(trace.as_ref(), self.perform(step)).await;
+                    self.trace = trace;
+                    let Some(outcome) = performed else { continue };
                     let failed_for_a_while = matches!(outcome, Outcome::Temporary(_));
                     let report = life::after(self.state, step, outcome);
                     let stays = report.state == self.state;
                     self.state = report.state;
+                    self.end_trace(&report);
                     self.report(report);
                     if self.state.is_terminal() {
                         (self.task, self.plan, self.prepared) = (None, None, None);
@@ -143,6 +151,28 @@ impl Worker {
             }
         }
         Box::pin(self.remove()).await;
+    }
+
+    /// Begins the trace of an assignment with this step, if it is one on the way to the start.
+    fn begin_trace(&self, step: Step) -> Option<Span> {
+        match step {
+            Step::Check | Step::Prepare | Step::Start => {}
+            Step::Wait | Step::Stop => return None,
+        }
+        let mut span = self.shared.scope.begin_trace("swarm_assignment")?;
+        span.set_with("switchyard.swarm.task", || self.id.clone());
+        Some(span)
+    }
+
+    /// Ends the trace of an assignment once the task runs or has ended.
+    fn end_trace(&mut self, report: &Report) {
+        let ends = self.state.is_terminal() || self.state == State::Running;
+        match self.trace.take_if(|_| ends) {
+            Some(span) if self.state == State::Running => span.end(),
+            Some(span) if report.error.is_empty() => span.fail(report.message),
+            Some(span) => span.fail(&report.error),
+            None => {}
+        }
     }
 
     fn is_removed(&self) -> bool {

@@ -223,6 +223,42 @@ mod tests {
         assert_eq!(*kept.calls.lock(), [("a.B/C".to_owned(), "CANCELLED", true)]);
     }
 
+    #[derive(Debug, Default)]
+    struct Spans(Mutex<Vec<trace::EndedSpan>>);
+
+    impl trace::SpanSink for Spans {
+        fn ended(&self, span: trace::EndedSpan) {
+            self.0.lock().push(span);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_in_a_trace_is_a_span_that_is_handed_on() {
+        let spans = Arc::new(Spans::default());
+        let tracer = trace::Tracer::new(trace::Sampler::CallerOrAll, Arc::clone(&spans) as _);
+        let caller = SpanContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").unwrap();
+        let state = trace::TraceState::parse("vendor=1");
+        let root = tracer.root(SpanKind::Server, "call", Some(SpanContext { state, ..caller }));
+        assert!(span_of("a.Tasks/Create", "grpc").is_none(), "there is no trace yet");
+        let mut headers = HeaderMap::new();
+        let span = root.enter(|| span_of("a.Tasks/Create", "grpc")).unwrap();
+        hand_on(span.context(), &mut headers);
+        let handed = SpanContext::parse(headers["traceparent"].to_str().unwrap()).unwrap();
+        assert_eq!((handed.trace, handed.span), (root.context().trace, span.context().span));
+        assert_eq!(headers["tracestate"], "vendor=1");
+        drop(span);
+
+        let mut channel = unserved(&Arc::new(Kept::default()));
+        std::future::poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
+        let request = Request::builder().uri("http://localhost/a.Tasks/Start").body(Body::empty()).unwrap();
+        assert!(root.enter(|| channel.call(request)).await.is_err());
+        root.end();
+        let spans = spans.0.lock();
+        let [_, start, call] = &spans[..] else { panic!("{spans:?}") };
+        assert_eq!((&*start.name, start.failure.as_deref()), ("a.Tasks/Start", Some("UNAVAILABLE")));
+        assert_eq!(start.parent, Some(call.context.span));
+    }
+
     #[test]
     fn the_first_connection_is_no_reconnection() {
         let kept = Arc::new(Kept::default());

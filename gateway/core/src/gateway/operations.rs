@@ -3,11 +3,13 @@
 use super::{Gateway, Scope};
 use crate::id::{SandboxId, TaskId};
 use crate::operation::{Caller, OperationKind, PendingOperation, Subject};
+use crate::trace::TracePlace;
 
 impl Scope {
     /// Registers an operation of the current caller on objects of this owner.
     pub(super) fn begin(&self, kind: OperationKind, subject: Subject) -> PendingOperation {
-        self.gateway.shared.registry.begin(kind, Some(self.owner), self.caller(), subject)
+        let begin = || self.gateway.shared.registry.begin(kind, Some(self.owner), self.caller(), subject);
+        TracePlace::enter(self.place.as_ref(), begin)
     }
 
     /// Registers an operation on a task of this owner.

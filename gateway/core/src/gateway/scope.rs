@@ -14,17 +14,26 @@ use crate::operation::Caller;
 use crate::spec::Reserved;
 use crate::state::TaskState;
 use crate::table::{Sandbox, Task};
+use crate::trace::{Span, SpanKind, TracePlace};
 
 impl Scope {
     pub(super) const fn new(gateway: Gateway, owner: Owner) -> Self {
-        Self { gateway, owner, caller: None }
+        Self { gateway, owner, caller: None, place: None }
     }
 
     /// This view, for work that begins after the current request has been answered: its operations are those
-    /// of the current caller.
+    /// of the current caller, and below the current span.
     #[must_use]
     pub fn for_current_caller(&self) -> Self {
-        Self { caller: self.caller(), ..self.clone() }
+        Self { caller: self.caller(), place: TracePlace::current(), ..self.clone() }
+    }
+
+    /// Begins a trace of work that no call asks for; `None` if nothing is traced.
+    #[must_use]
+    pub fn begin_trace(&self, name: &'static str) -> Option<Span> {
+        let mut span = self.gateway.shared.registry.tracer()?.root(SpanKind::Internal, name, None);
+        span.set("switchyard.owner", self.owner.as_str());
+        Some(span)
     }
 
     /// Who is answerable for an operation that begins now.

@@ -42,6 +42,26 @@ pub async fn traced<T>(
     result
 }
 
+/// A place in a tree, for work that begins later.
+#[derive(Debug, Clone)]
+pub struct TracePlace(Arc<Place>);
+
+impl TracePlace {
+    /// Where the current asynchronous task works; `None` if that is in no tree.
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        current().map(Self)
+    }
+
+    /// Does something at once: where the current asynchronous task works, or else at `place`.
+    pub fn enter<T>(place: Option<&Self>, work: impl FnOnce() -> T) -> T {
+        match place {
+            Some(Self(place)) if current().is_none() => CURRENT.sync_scope(Arc::clone(place), work),
+            Some(_) | None => work(),
+        }
+    }
+}
+
 pin_project! {
     /// The future of work in a span.
     #[derive(Debug)]

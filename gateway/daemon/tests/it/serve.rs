@@ -11,6 +11,7 @@ use switchyard::serve::{self, ServeError};
 use switchyard::shutdown::Shutdown;
 use switchyard::status::{DevicesView, Objects, StatusReport};
 use switchyard::telemetry::LogLevel;
+use switchyard::traces::TraceSettings;
 use switchyard::wiring::{self, ConnectedBackend, Wiring};
 use switchyard_core::Error;
 use switchyard_core::id::{LeaseToken, Owner};
@@ -25,6 +26,8 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use crate::support::{Killed, exe, soon, switchyard};
+
+mod traces;
 
 /// Directories and a configuration file. When it is dropped, it kills the logkeeper that the daemon left
 /// running.
@@ -64,12 +67,16 @@ impl ServedDaemon {
     }
 
     fn serve(&self, fake: &Fake) -> Daemon {
+        self.serve_traced(fake, None)
+    }
+
+    fn serve_traced(&self, fake: &Fake, traces: Option<TraceSettings>) -> Daemon {
         let shutdown = Shutdown::default();
         let loaded = self.load();
         let wiring = over(fake);
         let ended = shutdown.clone();
         let task = tokio::spawn(async move {
-            Box::pin(serve::run(loaded, wiring, &exe(), log_level(), None, ended)).await
+            Box::pin(serve::run(loaded, wiring, &exe(), log_level(), traces, ended)).await
         });
         Daemon { shutdown, task }
     }
