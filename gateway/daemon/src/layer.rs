@@ -163,9 +163,10 @@ impl CallObserver for RpcCall {
         span.in_scope(|| tracing::debug!(code = name, seconds, "rpc ended"));
         if let Some(mut traced) = traced {
             traced.set("rpc.grpc.status_code", i64::from(i32::from(code)));
-            match code {
-                Code::Ok => traced.end(),
-                _ => traced.fail(name),
+            if code == Code::Ok {
+                traced.end();
+            } else {
+                traced.fail(name);
             }
         }
     }

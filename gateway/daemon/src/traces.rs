@@ -20,7 +20,7 @@ pub use exporter::TraceCounts;
 pub use settings::{TraceSettings, TraceSettingsError};
 
 use collector::Collector;
-use exporter::{Counts, SpanQueue};
+use exporter::{SpanCounters, SpanQueue};
 use to_proto::SpanSource;
 
 /// How long the last spans may take to be sent when the daemon ends.
@@ -31,7 +31,7 @@ const FLUSH: Duration = Duration::from_secs(2);
 pub struct Traces {
     tracer: Tracer,
     queue: Arc<SpanQueue>,
-    counts: Arc<Counts>,
+    counts: Arc<SpanCounters>,
     exporter: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -43,7 +43,7 @@ impl Traces {
     pub fn start(settings: &TraceSettings) -> Result<Self, TraceSettingsError> {
         let collector = Collector::new(settings)?;
         let source = SpanSource::new(&settings.resource);
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(SpanCounters::default());
         let (queue, waiting) = SpanQueue::new(Arc::clone(&counts));
         let queue = Arc::new(queue);
         let exporter = tokio::spawn(exporter::run(waiting, source, collector, Arc::clone(&counts)));

@@ -138,9 +138,10 @@ impl CallObserver for BackendCall {
         observer.call_ended(RuntimeCall { method: &method, code: name_of(code), took });
         if let Some(mut span) = span {
             span.set("rpc.grpc.status_code", i64::from(i32::from(code)));
-            match code {
-                Code::Ok => span.end(),
-                failed => span.fail(name_of(failed)),
+            if code == Code::Ok {
+                span.end();
+            } else {
+                span.fail(name_of(code));
             }
         }
     }

@@ -26,7 +26,7 @@ const GATHER: Duration = Duration::from_secs(2);
 pub(super) struct SpanQueue {
     spans: Sender<EndedSpan>,
     closed: CancellationToken,
-    counts: Arc<Counts>,
+    counts: Arc<SpanCounters>,
     /// Whether spans are lost at the moment because the queue is full, which is logged once.
     is_losing: AtomicBool,
 }
@@ -40,7 +40,7 @@ pub(super) struct WaitingSpans {
 
 /// The spans since the daemon started.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct SpanCounters {
     sent: AtomicU64,
     lost: AtomicU64,
 }
@@ -60,7 +60,7 @@ pub(super) async fn run(
     mut waiting: WaitingSpans,
     source: SpanSource,
     collector: Collector,
-    counts: Arc<Counts>,
+    counts: Arc<SpanCounters>,
 ) {
     let mut is_failing = false;
     while let Some(batch) = waiting.next_batch().await {
@@ -86,7 +86,7 @@ pub(super) async fn run(
 // === impl SpanQueue ===
 
 impl SpanQueue {
-    pub(super) fn new(counts: Arc<Counts>) -> (Self, WaitingSpans) {
+    pub(super) fn new(counts: Arc<SpanCounters>) -> (Self, WaitingSpans) {
         let (sender, spans) = mpsc::channel(QUEUE);
         let closed = CancellationToken::new();
         let queue = Self { spans: sender, closed: closed.clone(), counts, is_losing: AtomicBool::default() };
@@ -148,9 +148,9 @@ impl WaitingSpans {
     }
 }
 
-// === impl Counts ===
+// === impl SpanCounters ===
 
-impl Counts {
+impl SpanCounters {
     pub(super) fn get(&self) -> TraceCounts {
         let Self { sent, lost } = self;
         TraceCounts { sent: sent.load(Ordering::Relaxed), lost: lost.load(Ordering::Relaxed) }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use switchyard_core::Error;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::{Owner, TaskId};
+use switchyard_core::ledger::MemoryStore;
+use switchyard_core::operation::Operations;
 use switchyard_fake::{Fake, Method};
 use tempfile::TempDir;
 use tokio::task::AbortHandle;
@@ -19,6 +21,7 @@ mod life;
 mod races;
 mod restarts;
 mod rotation;
+mod traces;
 
 /// The statuses that a manager has.
 type Statuses = BTreeMap<String, swarm::TaskStatus>;
@@ -27,6 +30,7 @@ type Statuses = BTreeMap<String, swarm::TaskStatus>;
 struct TestNode {
     fake: Fake,
     gateway: Gateway,
+    operations: Operations,
     executor: TaskExecutor,
     /// What the manager knows.
     statuses: watch::Receiver<Statuses>,
@@ -46,7 +50,10 @@ impl TestNode {
     }
 
     async fn start(fake: Fake, place: TempDir) -> Self {
-        let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
+        let operations = Operations::default();
+        let backend = Arc::new(fake.clone());
+        let leases = Arc::new(MemoryStore::default());
+        let gateway = Gateway::with_leases(backend, Limits::default(), leases, operations.clone());
         gateway.recover().await.unwrap();
         let settings = TaskExecutorSettings {
             cluster_id: Some(CLUSTER.into()),
@@ -73,7 +80,7 @@ impl TestNode {
                 });
             }
         });
-        Self { fake, gateway, executor, statuses, manager: manager.abort_handle(), place }
+        Self { fake, gateway, operations, executor, statuses, manager: manager.abort_handle(), place }
     }
 
     /// The node after `kill -9` of the daemon.

@@ -60,7 +60,8 @@ async fn a_call_with_a_traceparent_is_exported_as_a_tree_below_it() {
     let daemon = node.serve_traced(&Fake::with_busybox(), traces);
     node.ready().await;
     let mut client = node.client().await;
-    let metadata = cri::PodSandboxMetadata { name: "web".into(), uid: "1".into(), ..Default::default() };
+    let metadata =
+        cri::PodSandboxMetadata { name: "web".into(), namespace: "shop".into(), uid: "1".into(), attempt: 0 };
     let config = cri::PodSandboxConfig { metadata: Some(metadata), ..Default::default() };
     let run = cri::RunPodSandboxRequest { config: Some(config), ..Default::default() };
     let pod = client.run_pod_sandbox(traced(run, PARENT)).await.unwrap().into_inner().pod_sandbox_id;
