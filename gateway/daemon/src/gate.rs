@@ -78,7 +78,10 @@ where
         let GateLayer { gateway, patience, at_once: _ } = self.gate.clone();
         Box::pin(async move {
             // A timeout is ignored: the gateway itself refuses the request if it has not recovered.
-            let recovered = async { Ok(gateway.recovered().await) };
+            let recovered = async {
+                gateway.recovered().await;
+                Ok(())
+            };
             let _ = tokio::time::timeout(patience, traced("wait_for_recovery", |_| (), recovered)).await;
             inner.call(request).await
         })

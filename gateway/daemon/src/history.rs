@@ -42,11 +42,12 @@ impl History {
         Self { operations, audit, events: EventLog::default(), traces: None }
     }
 
-    /// The same records, and traces of operations. It must be called within a runtime.
+    /// The same records, and traces of operations if there are settings. It must be called within a runtime.
     ///
     /// # Errors
     /// [`TraceSettingsError`] if no connection to the collector can be made.
-    pub fn with_traces(self, settings: &TraceSettings) -> Result<Self, TraceSettingsError> {
+    pub fn with_traces(self, settings: Option<&TraceSettings>) -> Result<Self, TraceSettingsError> {
+        let Some(settings) = settings else { return Ok(self) };
         let traces = Traces::start(settings)?;
         self.operations.trace(traces.tracer().clone());
         Ok(Self { traces: Some(Arc::new(traces)), ..self })

@@ -186,10 +186,7 @@ pub async fn run(
         &enabled_frontends(&config),
         processes.restarters(),
     );
-    let mut history = History::start(&config.audit, &metrics);
-    if let Some(settings) = &traces {
-        history = history.with_traces(settings)?;
-    }
+    let history = History::start(&config.audit, &metrics).with_traces(traces.as_ref())?;
     let daemon = Daemon {
         config: Arc::clone(&config),
         shutdown,
