@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
@@ -20,9 +21,17 @@ pub(super) fn current() -> Option<Arc<Place>> {
     CURRENT.try_with(Arc::clone).ok()
 }
 
+/// Where the current asynchronous task works, for work that may begin spans after the current one has ended.
+fn kept() -> Option<Arc<Place>> {
+    let place = current()?;
+    // What is left out cannot have spans below it.
+    place.has_children.store(true, Ordering::Relaxed);
+    Some(place)
+}
+
 /// The work, in the current span also if it is spawned.
 pub fn inherit<F: Future>(work: F) -> InSpan<F> {
-    InSpan::at(current(), work)
+    InSpan::at(kept(), work)
 }
 
 /// Runs work in a span of its own below the current one, which ends with its result; outside of a tree it only runs
@@ -50,7 +59,7 @@ impl TracePlace {
     /// Where the current asynchronous task works; `None` if that is in no tree.
     #[must_use]
     pub fn current() -> Option<Self> {
-        current().map(Self)
+        kept().map(Self)
     }
 
     /// Does something at once: where the current asynchronous task works, or else at `place`.

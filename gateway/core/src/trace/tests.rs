@@ -183,6 +183,25 @@ async fn query_of_a_caller_without_a_trace_is_recorded_only_with_work_below_it()
 }
 
 #[tokio::test]
+async fn work_that_begins_after_the_answer_is_below_the_call_that_asked_for_it() {
+    let (tracer, kept) = tracer(Sampler::All);
+    let call = tracer.request("exec", None);
+    let place = call.enter(TracePlace::current);
+    call.end();
+    TracePlace::enter(place.as_ref(), || begin(SpanKind::Internal, "command")).unwrap().end();
+    // Within another call it is below that one.
+    let other = tracer.root(SpanKind::Server, "other", None);
+    let inside = || TracePlace::enter(place.as_ref(), || begin(SpanKind::Internal, "inner"));
+    other.enter(inside).unwrap().end();
+    other.end();
+    let spans = kept.0.lock();
+    let [call, command, inner, other] = &spans[..] else { panic!("{spans:?}") };
+    assert_eq!(command.parent, Some(call.context.span));
+    assert_eq!(inner.parent, Some(other.context.span));
+    assert!(TracePlace::current().is_none());
+}
+
+#[tokio::test]
 async fn without_a_tracer_nothing_begins() {
     assert!(begin(SpanKind::Internal, "work").is_none());
     let operations = Operations::default();
