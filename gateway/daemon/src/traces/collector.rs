@@ -1,12 +1,14 @@
 //! The connection to the collector: OTLP over gRPC, with or without TLS.
 
 use std::fmt;
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use switchyard_proto::opentelemetry::proto::collector::trace::v1 as collector;
 use switchyard_proto::opentelemetry::proto::collector::trace::v1::trace_service_client::TraceServiceClient;
 use tonic::metadata::MetadataMap;
-use tonic::transport::{Channel, ClientTlsConfig};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig};
 use tonic::{Code, Request};
 
 use super::settings::{TraceSettings, TraceSettingsError};
@@ -46,7 +48,10 @@ impl Collector {
         let refuse = |error: tonic::transport::Error| TraceSettingsError::Connection(report(&error));
         let mut endpoint = Channel::builder(settings.endpoint.clone()).connect_timeout(CONNECT);
         if settings.is_encrypted() {
-            let tls = ClientTlsConfig::new().with_native_roots();
+            let tls = match &settings.authorities {
+                Some(file) => ClientTlsConfig::new().ca_certificate(read_authorities(file)?),
+                None => ClientTlsConfig::new().with_native_roots(),
+            };
             endpoint = endpoint.tls_config(tls).map_err(refuse)?;
         }
         let client = TraceServiceClient::new(endpoint.connect_lazy());
@@ -71,4 +76,9 @@ impl Collector {
         let partial = answer.into_inner().partial_success.unwrap_or_default();
         Ok(u64::try_from(partial.rejected_spans).unwrap_or_default())
     }
+}
+
+fn read_authorities(file: &Path) -> Result<Certificate, TraceSettingsError> {
+    let read = fs::read(file).map(Certificate::from_pem);
+    read.map_err(|error| TraceSettingsError::Authorities { file: file.to_owned(), why: error.to_string() })
 }

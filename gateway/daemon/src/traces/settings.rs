@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::Uri;
@@ -24,6 +25,8 @@ const PAIRS_MAX: usize = 64;
 pub struct TraceSettings {
     /// The collector.
     pub endpoint: Uri,
+    /// The certificates of the authorities by which the collector is verified, as PEM; `None`: those of the node.
+    pub authorities: Option<PathBuf>,
     /// Sent with every request. They may hold credentials.
     pub headers: MetadataMap,
     /// How long an export may take.
@@ -45,6 +48,14 @@ pub enum TraceSettingsError {
         /// What is wrong with its value, without a value that may be secret.
         why: String,
     },
+    /// The file with the certificates of authorities cannot be read.
+    #[error("cannot read {}, which OTEL_EXPORTER_OTLP_CERTIFICATE names: {why}", file.display())]
+    Authorities {
+        /// The file.
+        file: PathBuf,
+        /// The cause.
+        why: String,
+    },
     /// The roots of TLS, or the endpoint, are unusable.
     #[error("cannot connect to the collector of traces: {0}")]
     Connection(String),
@@ -52,9 +63,10 @@ pub enum TraceSettingsError {
 
 impl fmt::Debug for TraceSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { endpoint, headers, limit, resource, sampler } = self;
+        let Self { endpoint, authorities, headers, limit, resource, sampler } = self;
         f.debug_struct("TraceSettings")
             .field("endpoint", endpoint)
+            .field("authorities", authorities)
             .field("headers", &headers.keys().collect::<Vec<_>>())
             .field("limit", limit)
             .field("resource", resource)
@@ -100,10 +112,12 @@ impl TraceSettings {
             );
             return Err(refuse(name, why));
         }
+        let authorities = first("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE");
         let headers = first("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS");
         let limit = first("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT");
         Ok(Some(Self {
             endpoint,
+            authorities: authorities.map(|(_, file)| file.into()),
             headers: headers
                 .map_or_else(|| Ok(MetadataMap::new()), |(name, value)| parse_headers(name, value))?,
             limit: limit.map_or(Ok(LIMIT), |(name, value)| parse_limit(name, value))?,
@@ -269,10 +283,10 @@ mod tests {
 
     #[test]
     fn defaults_are_those_of_opentelemetry() {
-        let TraceSettings { endpoint, headers, limit, resource, sampler } =
+        let TraceSettings { endpoint, authorities, headers, limit, resource, sampler } =
             with("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc").unwrap();
         assert_eq!(endpoint, "http://127.0.0.1:4317");
-        assert!(headers.is_empty());
+        assert!(headers.is_empty() && authorities.is_none());
         assert_eq!((limit, sampler), (Duration::from_secs(10), Sampler::CallerOrAll));
         let expected =
             [("host.name", "node-1"), ("service.name", "switchyard"), ("service.version", VERSION)];

@@ -9,6 +9,7 @@ use switchyard_proto::opentelemetry::proto::collector::trace::v1::trace_service_
     TraceService, TraceServiceServer,
 };
 use switchyard_proto::opentelemetry::proto::trace::v1 as proto;
+use switchyard_tls::testing::Authority;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::task::AbortOnDropHandle;
@@ -59,12 +60,19 @@ impl TraceService for FakeCollector {
 
 impl FakeCollector {
     async fn start(mood: Mood) -> (Self, SocketAddr, AbortOnDropHandle<()>) {
+        Self::serve(mood, tonic::transport::Server::builder()).await
+    }
+
+    async fn serve(
+        mood: Mood,
+        mut server: tonic::transport::Server,
+    ) -> (Self, SocketAddr, AbortOnDropHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let fake =
             Self { mood: Arc::new(Mutex::new(mood)), requests: Arc::default(), tokens: Arc::default() };
         let service = TraceServiceServer::new(fake.clone());
-        let server = tonic::transport::Server::builder().add_service(service);
+        let server = server.add_service(service);
         let serving = tokio::spawn(async move {
             server.serve_with_incoming(TcpListenerStream::new(listener)).await.unwrap();
         });
@@ -201,4 +209,33 @@ async fn a_trace_that_is_not_sampled_is_not_sent() {
     span(&traces, "x");
     traces.end().await;
     assert!(collector.requests.lock().is_empty());
+}
+
+#[tokio::test]
+async fn collector_with_tls_is_verified_by_the_authority_that_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::new(dir.path(), "ca");
+    let identity = authority.issue("collector").server(None);
+    let read = |path: &std::path::Path| std::fs::read(path).unwrap();
+    let identity = tonic::transport::Identity::from_pem(read(&identity.certificates), read(&identity.key));
+    let tls = tonic::transport::ServerTlsConfig::new().identity(identity);
+    let server = tonic::transport::Server::builder().tls_config(tls).unwrap();
+    let (collector, address, _serving) = FakeCollector::serve(Mood::Takes, server).await;
+    let endpoint = format!("https://{address}").parse::<http::Uri>().unwrap();
+    let of = |authorities| TraceSettings {
+        endpoint: endpoint.clone(),
+        authorities,
+        limit: Duration::from_secs(10),
+        ..settings(address)
+    };
+    let traces = Traces::start(&of(Some(authority.certificate()))).unwrap();
+    span(&traces, "x");
+    traces.end().await;
+    assert_eq!((traces.counts(), collector.spans().len()), (TraceCounts { sent: 1, lost: 0 }, 1));
+    // By the authorities of the node it is nobody.
+    let traces = Traces::start(&of(None)).unwrap();
+    span(&traces, "x");
+    traces.end().await;
+    assert_eq!((traces.counts(), collector.spans().len()), (TraceCounts { sent: 0, lost: 1 }, 1));
+    Traces::start(&of(Some(dir.path().join("missing")))).unwrap_err();
 }
