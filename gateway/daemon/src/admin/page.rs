@@ -27,7 +27,7 @@ use super::answers::{json, owner_named, respond, status_of, text};
 use super::host;
 use super::pages::{COUNT_LIMIT, ListenerPages, Reach};
 use crate::page::{self, LogTail, NodeFacts, NodeQuery, ObjectFacts, StatusPage, TICKET_TIME};
-use crate::status::{Disclosure, InspectionView, OperationView};
+use crate::status::{ContainerReading, Disclosure, InspectionView, OperationView};
 
 /// How long a page waits for a reading of what tasks use, which goes on without it.
 const USAGE_WAIT: Duration = Duration::from_millis(50);
@@ -254,16 +254,11 @@ async fn log_tail(pages: &ListenerPages, task: &str) -> LogTail {
     }
 }
 
-/// Keeps what the tasks use, if that is read soon.
+/// Reads what the tasks use: for this page if that is soon done, and else for the next one.
 async fn read_usage(pages: &ListenerPages) {
-    let read = pages.admin.containers.get_within(&*pages.admin.source, USAGE_WAIT).await;
-    match read {
-        Some(Ok(reading)) => pages.admin.page.usage().keep(&reading),
-        Some(Err(error)) => {
-            tracing::debug!(error = error.report(), "the page shows no usage: it cannot be read");
-        }
-        None => {}
-    }
+    let page = pages.admin.page.clone();
+    let keep = move |reading: &ContainerReading| page.usage().keep(reading);
+    pages.admin.containers.tell(&*pages.admin.source, USAGE_WAIT, keep).await;
 }
 
 const NEW_LINK: &str = "Run `switchyard page` as root on this node for a new link.";

@@ -41,21 +41,30 @@ impl LatestReading {
         reading.await
     }
 
-    /// The same within a time; `None` if it takes longer. The reading goes on then, for whoever asks next.
-    pub(super) async fn get_within(
+    /// Tells `keep` of such a reading, if it succeeds: within `limit`, or later, after this has returned.
+    pub(super) async fn tell(
         &self,
         source: &dyn StatusSource,
         limit: Duration,
-    ) -> Option<Result<Arc<ContainerReading>>> {
+        keep: impl Fn(&ContainerReading) + Send + 'static,
+    ) {
         let reading = self.current(source);
+        let told = |result: Result<Arc<ContainerReading>>| match result {
+            Ok(reading) => keep(&reading),
+            Err(error) => tracing::debug!(error = error.report(), "what tasks use cannot be read"),
+        };
         if let Ok(result) = timeout(limit, reading.clone()).await {
-            return Some(result);
+            told(result);
+            return;
         }
-        let going_on = AbortOnDropHandle::new(tokio::spawn(async move { drop(reading.await) }));
+        let going_on = async move {
+            if let Ok(reading) = reading.await {
+                keep(&reading);
+            }
+        };
         if let Some(latest) = &mut *self.0.lock() {
-            latest.going_on = Some(going_on);
+            latest.going_on = Some(AbortOnDropHandle::new(tokio::spawn(going_on)));
         }
-        None
     }
 
     fn current(

@@ -136,7 +136,7 @@ fn tiles(facts: &NodeFacts) -> Vec<Tile> {
     let tile = |label, value: usize, note| Tile { label, value: value.to_string(), note };
     let mut tiles = vec![
         tile("sandboxes", objects.sandboxes.len(), "pods, and groups of tasks".to_owned()),
-        tile("tasks running", running, format!("{} failed", failed.count())),
+        tile("tasks running", running, format!("{} ended with another code than 0", failed.count())),
     ];
     if slots > 0 {
         tiles.push(tile("device slots free", free, format!("of {slots}")));

@@ -28,7 +28,7 @@ use super::{Fake, exposed_pages};
 pub(super) struct Containers {
     reads: AtomicU32,
     /// Whether readings do not end.
-    hang: AtomicBool,
+    pub(super) hang: AtomicBool,
     failure: Mutex<Option<Error>>,
 }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -15,6 +17,7 @@ use switchyard::status::{
 };
 use switchyard_core::operation::Caller;
 use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
 use tower::ServiceExt as _;
 
 use super::source::Fake;
@@ -277,6 +280,23 @@ async fn object_is_shown_without_secrets_and_hostile_text_is_text() {
     {
         assert_eq!(site.get(&path, &cookie).await.status, StatusCode::NOT_FOUND, "{path}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn page_does_not_wait_for_a_reading_that_hangs() {
+    let site = Site::new();
+    let cookie = site.open().await;
+    site.source.containers.hang.store(true, Ordering::Relaxed);
+    let begin = Instant::now();
+    let page = site.get("/", &cookie).await.body;
+    assert!(page.contains("What tasks use is being read"), "{page}");
+    // The clock of the test goes on only by what is waited for.
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    site.source.containers.hang.store(false, Ordering::Relaxed);
+    // The reading that hangs has a time limit.
+    sleep(Duration::from_secs(10)).await;
+    let page = site.get("/", &cookie).await.body;
+    assert!(page.contains("Processor time is the share"), "{page}");
 }
 
 #[tokio::test]
