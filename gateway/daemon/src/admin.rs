@@ -9,7 +9,7 @@
 //! | `/readyz/{part}` | the same for one part; 404 if there is none of that name |
 //! | `/metrics` | Prometheus' text form |
 //! | `/metrics/containers?owner=…` | the metrics of an owner's containers, or of all, in the same form; where `admin.container_metrics` has it |
-//! | `/statusz` | [`StatusReport`] as JSON |
+//! | `/statusz` | [`StatusReport`](crate::status::StatusReport) as JSON |
 //! | `/v1/objects?owner=…` | the [`Objects`](crate::status::Objects) of an owner, or of all, as JSON; on the unix socket only |
 //! | `/v1/inspect?name=…&env=true` | an [`InspectionView`](crate::status::InspectionView) as JSON, with `env` also what may be secret, for root alone; on the unix socket only |
 //! | `/v1/images?owner=…` | [`ImageView`](crate::status::ImageView)s as JSON; on the unix socket only |
