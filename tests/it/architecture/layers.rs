@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 30] = [
+const LAYERS: [(&str, &[&str]); 31] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
@@ -42,7 +42,8 @@ const LAYERS: [(&str, &[&str]); 30] = [
     ("switchyard-docker-options", &["switchyard-core"]),
     ("switchyard-fake", &["switchyard-core"]),
     ("switchyard-ledger", &["switchyard-core", "switchyard-steps"]),
-    // A model for tests: device plugins use it as a dev-dependency.
+    // Models for tests: the daemon, and device plugins, use them as dev-dependencies.
+    ("switchyard-collector", &["switchyard-proto"]),
     ("switchyard-kubelet", &["switchyard-proto"]),
     ("switchyard-logkeeper", &["switchyard-steps"]),
     ("switchyard-namespaces", &["switchyard-core", "switchyard-steps"]),
@@ -94,6 +95,7 @@ const LIBRARIES: [(&str, &[&str]); 7] = [
 const WIRE: &[&str] = &[
     "switchyard",
     "switchyard-authority",
+    "switchyard-collector",
     "switchyard-containerd",
     "switchyard-cri",
     "switchyard-device-host",

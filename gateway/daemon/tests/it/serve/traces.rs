@@ -1,36 +1,14 @@
 //! What the daemon exports of a pod's start, to a collector that keeps it.
 
-use parking_lot::Mutex;
-use switchyard_proto::opentelemetry::proto::collector::trace::v1 as collector;
-use switchyard_proto::opentelemetry::proto::collector::trace::v1::trace_service_server::{
-    TraceService, TraceServiceServer,
-};
+use switchyard_collector::Collector;
 use switchyard_proto::opentelemetry::proto::trace::v1::Span;
 use switchyard_proto::opentelemetry::proto::trace::v1::status::StatusCode;
-use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
-use tokio_util::task::AbortOnDropHandle;
-use tonic::{Request, Response, Status};
+use tonic::Request;
 
 use super::*;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
-
-#[derive(Clone, Default)]
-struct KeepingCollector(Arc<Mutex<Vec<Span>>>);
-
-#[tonic::async_trait]
-impl TraceService for KeepingCollector {
-    async fn export(
-        &self,
-        request: Request<collector::ExportTraceServiceRequest>,
-    ) -> Result<Response<collector::ExportTraceServiceResponse>, Status> {
-        let sent = request.into_inner().resource_spans;
-        self.0.lock().extend(sent.into_iter().flat_map(|of| of.scope_spans).flat_map(|of| of.spans));
-        Ok(Response::new(collector::ExportTraceServiceResponse::default()))
-    }
-}
 
 /// A request that says which span it is of.
 fn traced<T>(message: T, parent: &str) -> Request<T> {
@@ -45,14 +23,8 @@ fn hex(bytes: &[u8]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_with_a_traceparent_is_exported_as_a_tree_below_it() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let kept = KeepingCollector::default();
-    let service = TraceServiceServer::new(kept.clone());
-    let serving = tonic::transport::Server::builder()
-        .add_service(service)
-        .serve_with_incoming(TcpListenerStream::new(listener));
-    let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
+    let collector = Collector::start().await;
+    let endpoint = format!("http://{}", collector.address());
     let env = [("OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(), endpoint)];
     let traces = TraceSettings::from_env(&env, "node-1").unwrap();
 
@@ -74,7 +46,7 @@ async fn a_call_with_a_traceparent_is_exported_as_a_tree_below_it() {
     assert!(metrics.contains("switchyard_trace_spans_total{result=\"lost\"} 0"), "{metrics}");
     daemon.stop().await.unwrap();
 
-    let spans = kept.0.lock();
+    let spans = collector.spans();
     let named = |name: &str| {
         let found: Vec<_> = spans.iter().filter(|span| span.name == name).collect();
         let [only] = found[..] else { panic!("{name}: {spans:?}") };
