@@ -43,6 +43,7 @@ mod find;
 pub mod gate;
 pub mod hclog;
 pub mod history;
+pub mod hosts;
 mod inspect;
 pub mod layer;
 pub mod listener;

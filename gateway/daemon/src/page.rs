@@ -11,7 +11,6 @@
 
 mod frame;
 mod happenings;
-mod hosts;
 mod ledger;
 mod log_tail;
 mod node;
@@ -23,7 +22,6 @@ mod text;
 mod usage;
 mod work;
 
-pub(crate) use hosts::PageHosts;
 pub(crate) use log_tail::LogTail;
 pub(crate) use node::{NodeFacts, NodeQuery, node};
 pub(crate) use object::{ObjectFacts, object};

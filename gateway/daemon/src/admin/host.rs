@@ -1,18 +1,15 @@
 //! Checks of an HTTP request before it is served: its host name, and that it has no body unless its page takes one.
 //!
-//! A web page can make its visitor's browser send requests to loopback under the page's own host name, if
-//! that resolves to 127.0.0.1 (DNS rebinding), and read the answers. Such a request has that name in its Host
-//! header, so a loopback listener accepts only `localhost` and IP addresses as host.
+//! Which hosts are accepted, and why, is decided by [`KnownHosts`].
 
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::net::SocketAddr;
 
 use http::header::HOST;
 use http::uri::Authority;
 use http::{Method, Request, StatusCode, Version};
 use hyper::body::Body;
 
-use crate::page::PageHosts;
+use crate::hosts::KnownHosts;
 
 /// The only page that takes a body.
 pub(super) const JOIN_PATH: &str = "/v1/swarm/join";
@@ -20,17 +17,21 @@ pub(super) const JOIN_PATH: &str = "/v1/swarm/join";
 /// Which host names a listener accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hosts {
-    /// `localhost`, IP addresses, and these names.
-    Loopback(Arc<[String]>),
+    /// Addresses, and the known names.
+    Loopback(KnownHosts),
     /// Every name.
     Any,
 }
 
 impl Hosts {
-    /// The names that are accepted on a TCP listener; `names` are those of the node for clients of loopback.
+    /// What is accepted on a TCP listener, with `configured` names and addresses of the node.
     #[must_use]
-    pub fn of(listener: SocketAddr, names: &[String]) -> Self {
-        if listener.ip().to_canonical().is_loopback() { Self::Loopback(names.into()) } else { Self::Any }
+    pub fn of(listener: SocketAddr, configured: &[String]) -> Self {
+        if listener.ip().to_canonical().is_loopback() {
+            Self::Loopback(KnownHosts::new(listener, configured))
+        } else {
+            Self::Any
+        }
     }
 }
 
@@ -39,19 +40,19 @@ pub(super) fn refusal(hosts: &Hosts, request: &Request<impl Body>) -> Option<(St
     if !request.body().is_end_stream() && !takes_body(request) {
         return Some((StatusCode::PAYLOAD_TOO_LARGE, "this page takes no request with a body\n".into()));
     }
-    let Hosts::Loopback(names) = hosts else { return None };
+    let Hosts::Loopback(known) = hosts else { return None };
     match named(request) {
         Ok(None) => None,
-        Ok(Some(host)) if is_loopback_name(host.host(), names) => None,
+        Ok(Some(host)) if known.accepts(host.host()) => None,
         Ok(Some(host)) => Some(misdirected(host.host())),
         Err(why) => Some((StatusCode::BAD_REQUEST, why.into())),
     }
 }
 
 /// The same for the status page, which is for browsers alone: they always name a host, and it must be one of the node's.
-pub(super) fn page_refusal(hosts: &PageHosts, request: &Request<impl Body>) -> Option<(StatusCode, String)> {
+pub(super) fn page_refusal(known: &KnownHosts, request: &Request<impl Body>) -> Option<(StatusCode, String)> {
     match named(request) {
-        Ok(Some(host)) if hosts.accepts(host.host()) => None,
+        Ok(Some(host)) if known.accepts_browser(host.host()) => None,
         Ok(Some(host)) => Some(misdirected(host.host())),
         Ok(None) => Some((StatusCode::BAD_REQUEST, "a request must have a Host header\n".into())),
         Err(why) => Some((StatusCode::BAD_REQUEST, why.into())),
@@ -87,15 +88,6 @@ fn takes_body(request: &Request<impl Body>) -> bool {
     request.method() == Method::POST && request.uri().path() == JOIN_PATH
 }
 
-/// Whether the name is resolved without DNS, or is one of these.
-fn is_loopback_name(host: &str, names: &[String]) -> bool {
-    let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
-    let name = host.strip_suffix('.').unwrap_or(host);
-    name.eq_ignore_ascii_case("localhost")
-        || address.parse::<IpAddr>().is_ok()
-        || names.iter().any(|known| known.eq_ignore_ascii_case(name))
-}
-
 #[cfg(test)]
 mod tests {
     use http_body_util::{Empty, Full};
@@ -105,7 +97,7 @@ mod tests {
     type Nothing = Empty<&'static [u8]>;
 
     fn loopback() -> Hosts {
-        Hosts::Loopback(Arc::new(["node7.example".to_owned()]))
+        Hosts::of("127.0.0.1:9640".parse().unwrap(), &["node7.example".to_owned()])
     }
 
     #[track_caller]
@@ -170,18 +162,15 @@ mod tests {
 
     #[test]
     fn host_check_applies_only_to_loopback_listeners() {
-        for (address, hosts) in [
-            ("127.0.0.1:9640", loopback()),
-            ("[::1]:9640", loopback()),
-            ("[::ffff:127.0.0.1]:9640", loopback()),
-            ("0.0.0.0:9640", Hosts::Any),
-            ("10.0.0.1:9640", Hosts::Any),
+        for (address, is_checked) in [
+            ("127.0.0.1:9640", true),
+            ("[::1]:9640", true),
+            ("[::ffff:127.0.0.1]:9640", true),
+            ("0.0.0.0:9640", false),
+            ("10.0.0.1:9640", false),
         ] {
-            assert_eq!(
-                Hosts::of(address.parse().unwrap(), &["node7.example".to_owned()]),
-                hosts,
-                "{address}"
-            );
+            let hosts = Hosts::of(address.parse().unwrap(), &[]);
+            assert_eq!(hosts != Hosts::Any, is_checked, "{address}");
         }
     }
 }

@@ -119,7 +119,7 @@ async fn enter(
 ) -> Response {
     let ticket = query.map(|Query(EnterQuery { ticket })| ticket).unwrap_or_default();
     match pages.admin.page.enter(&ticket) {
-        Ok(Some(cookie)) => to_home(&cookie),
+        Ok(Some(cookie)) => to_home(Some(&cookie)),
         Ok(None) => {
             let why = format!(
                 "A link opens the page once, within {} seconds. This one was used before, or is too old.",
@@ -133,7 +133,7 @@ async fn enter(
 
 /// Ends the session.
 async fn leave(State(pages): State<ListenerPages>, headers: HeaderMap) -> Response {
-    to_home(&pages.admin.page.leave(&headers))
+    to_home(pages.admin.page.leave(&headers).as_deref())
 }
 
 async fn home(
@@ -228,8 +228,8 @@ async fn facts(pages: &ListenerPages, object: InspectionView) -> ObjectFacts {
     let is_task = object.kind == "task";
     let log = async { if is_task { Some(log_tail(pages, &object.id).await) } else { None } };
     let (log, ()) = tokio::join!(log, read_usage(pages));
-    let mut tasks = pages.admin.source.objects().tasks;
-    tasks.retain(|task| !is_task && task.sandbox == object.id);
+    let mut tasks = if is_task { Vec::new() } else { pages.admin.source.objects().tasks };
+    tasks.retain(|task| task.sandbox == object.id);
     let history = &pages.admin.history;
     let operations = history.operations.in_flight().into_iter().map(OperationView::from);
     ObjectFacts {
@@ -288,16 +288,13 @@ fn only_get() -> Response {
     refusal
 }
 
-/// Leads a browser to the page of the node, with this cookie.
-fn to_home(cookie: &str) -> Response {
+/// Leads a browser to the page of the node, with this cookie if there is one.
+fn to_home(cookie: Option<&str>) -> Response {
     let mut answer = text(StatusCode::SEE_OTHER, String::new());
     answer.headers_mut().insert(LOCATION, HeaderValue::from_static("/"));
-    match HeaderValue::try_from(cookie) {
-        Ok(cookie) => {
-            answer.headers_mut().insert(SET_COOKIE, cookie);
-        }
-        Err(error) => tracing::error!(%error, "a cookie cannot be set"),
-    }
+    let cookie =
+        cookie.map(|cookie| HeaderValue::try_from(cookie).expect("cookies are of hexadecimal digits"));
+    answer.headers_mut().extend(cookie.map(|cookie| (SET_COOKIE, cookie)));
     answer
 }
 

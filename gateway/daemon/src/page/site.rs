@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use switchyard_core::Result;
 
-use super::hosts::PageHosts;
 use super::log_tail::LogThreads;
 use super::sessions::{PageSecret, SESSION_TIME, Sessions, TICKET_TIME};
 use super::usage::UsageHistory;
 use crate::config::AdminConfig;
+use crate::hosts::KnownHosts;
 use crate::status::PageLinkView;
 
 /// How many cookies of the page's name are looked at.
@@ -28,7 +28,7 @@ pub struct StatusPage(Arc<PageState>);
 
 #[derive(Debug)]
 struct PageState {
-    hosts: PageHosts,
+    hosts: KnownHosts,
     /// The name of the cookie: the browsers of people who have several nodes send the cookies of all of them to `localhost`.
     cookie: String,
     /// The name of the node.
@@ -49,7 +49,7 @@ impl StatusPage {
         let digest = Sha256::digest(format!("{node}\0{}", state.display()));
         let digits: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
         Self(Arc::new(PageState {
-            hosts: PageHosts::new(admin.listen, &admin.hosts),
+            hosts: KnownHosts::new(admin.listen, &admin.hosts),
             cookie: format!("switchyard-{digits}"),
             node,
             address: OnceLock::new(),
@@ -66,7 +66,7 @@ impl StatusPage {
     }
 
     /// The host names under which it is served.
-    pub(crate) fn hosts(&self) -> &PageHosts {
+    pub(crate) fn hosts(&self) -> &KnownHosts {
         &self.0.hosts
     }
 
@@ -108,13 +108,16 @@ impl StatusPage {
         Ok(begun.map(|session| self.cookie_of(&session)))
     }
 
-    /// Ends the session of a request; returns the cookie that takes the place of its own.
-    pub(crate) fn leave(&self, headers: &HeaderMap) -> String {
+    /// Ends the session of a request; returns the cookie that takes the place of its own. `None` if it presents none, as a
+    /// request that another origin has made: browsers then keep theirs.
+    pub(crate) fn leave(&self, headers: &HeaderMap) -> Option<String> {
         let now = Instant::now();
+        let mut ended = None;
         for session in self.presented(headers) {
             self.0.sessions.lock().end(session, now);
+            ended = Some(format!("{}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0", self.0.cookie));
         }
-        format!("{}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0", self.0.cookie)
+        ended
     }
 
     /// Whether a request is one of a session.

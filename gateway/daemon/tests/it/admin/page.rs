@@ -179,6 +179,10 @@ async fn link_opens_one_session_which_lasts_until_it_is_ended() {
     }
     // Not by a GET, which a link of another page could cause.
     assert_eq!(site.get("/leave", &cookie).await.status, StatusCode::METHOD_NOT_ALLOWED);
+    // Nor by a form of another origin, with which browsers send no cookie.
+    let foreign = site.ask(Method::POST, "/leave", "").await;
+    assert!(foreign.status == StatusCode::SEE_OTHER && !foreign.headers.contains_key(SET_COOKIE));
+    assert!(site.get("/", &cookie).await.body.contains("shop/web"));
     let left = site.ask(Method::POST, "/leave", &cookie).await;
     assert_eq!(left.status, StatusCode::SEE_OTHER);
     assert!(left.headers[SET_COOKIE].to_str().unwrap().ends_with("; Max-Age=0"));
