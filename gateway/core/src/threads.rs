@@ -21,8 +21,14 @@ pub const BACKEND_POOL: usize = 24;
 /// The maximum of a frontend's [`BlockingPool`](crate::blocking_pool::BlockingPool).
 pub const FRONTEND_POOL: usize = 8;
 
+/// The maximum of the [`BlockingPool`](crate::blocking_pool::BlockingPool) that reads the ends of logs for the status page.
+pub const LOG_POOL: usize = 2;
+
+/// The maximum of each of two pools for files of the daemon itself: its configuration, and the programs that run.
+pub const FILES_POOL: usize = 1;
+
 /// The minimum that is always left for short calls.
-pub const SHORT: usize = TOTAL - BULK - BACKEND_POOL - FRONTEND_POOL;
+pub const SHORT: usize = TOTAL - BULK - BACKEND_POOL - FRONTEND_POOL - LOG_POOL - 2 * FILES_POOL;
 
 static BULK_PERMITS: Semaphore = Semaphore::const_new(BULK);
 

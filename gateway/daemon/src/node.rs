@@ -12,6 +12,7 @@ use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::{Gateway, PullsByResult};
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::table::Counts;
+use switchyard_core::threads;
 use switchyard_device_host::{Hosted, PluginState, Report};
 use switchyard_device_plugin::Registrations;
 use switchyard_logkeeper::Client;
@@ -76,7 +77,7 @@ impl Node {
             containerd,
             logkeeper,
             restarters,
-            files: BlockingPool::new(1, PROGRAMS_LIMIT),
+            files: BlockingPool::new(threads::FILES_POOL, PROGRAMS_LIMIT),
             logs,
             gateway: OnceLock::new(),
             frontends: frontends.iter().map(|name| (*name, AtomicBool::default())).collect(),

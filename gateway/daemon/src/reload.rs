@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::operation::{Caller, OperationKind, Subject};
+use switchyard_core::threads;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
@@ -227,7 +228,7 @@ impl ReloadQueue {
     /// Reloads the configuration of these parts on each request, and puts credentials in force when their
     /// files change, for ever. `seen` are the stamps of the files when they were last read.
     pub(crate) async fn run(mut self, parts: ReloadedParts, mut seen: Stamps) {
-        let files = BlockingPool::new(1, READ_LIMIT);
+        let files = BlockingPool::new(threads::FILES_POOL, READ_LIMIT);
         loop {
             tokio::select! {
                 first = self.requests.recv() => match first {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use switchyard_core::blocking_pool::BlockingPool;
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Result, threads};
 use switchyard_logkeeper::format::Stream;
 use switchyard_logkeeper::reader::{LogLocation, LogQuery, LogReader, ReadError};
 
@@ -19,8 +19,7 @@ const LINE_MAX: usize = 1000;
 /// How many pieces of lines are read: a program can write one line in very many.
 const PIECES_MAX: usize = 2000;
 
-/// How many logs are read at the same time, and for how long.
-const READS: usize = 2;
+/// How long a log may take to be read.
 const READ_LIMIT: Duration = Duration::from_secs(2);
 
 /// The threads that read logs.
@@ -56,7 +55,7 @@ struct JoinedLines {
 
 impl Default for LogThreads {
     fn default() -> Self {
-        Self(BlockingPool::new(READS, READ_LIMIT))
+        Self(BlockingPool::new(threads::LOG_POOL, READ_LIMIT))
     }
 }
 
