@@ -235,7 +235,7 @@ impl BrowserPage<'_> {
         contrast::of_snapshot(&snapshot)
     }
 
-    /// The classes, roles and tags that the page has, for tests of its structure.
+    /// The names of the elements that the page has, in lower case.
     #[track_caller]
     pub fn tags(&mut self) -> BTreeSet<String> {
         let snapshot = self.snapshot();

@@ -224,6 +224,12 @@ pub fn age(at: &str, now: Timestamp) -> String {
     }
 }
 
+/// Thousandths of a processor as a decimal, `1.50`.
+#[must_use]
+pub fn processors(milli: u64) -> String {
+    format!("{}.{:02}", milli / 1000, milli % 1000 / 10)
+}
+
 /// A size in the largest unit in which it is at least 1.
 #[must_use]
 pub fn size(bytes: u64) -> String {
@@ -296,6 +302,7 @@ mod tests {
         ] {
             assert_eq!(age(at, now), expected, "{at}");
         }
+        assert_eq!((processors(2_550), processors(9)), ("2.55".to_owned(), "0.00".to_owned()));
         let sizes = [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB")];
         for (bytes, expected) in sizes {
             assert_eq!(size(bytes), expected);

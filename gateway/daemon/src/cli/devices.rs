@@ -9,7 +9,7 @@ use switchyard_core::id::LeaseToken;
 
 use super::daemon::{DaemonError, ask, send};
 use super::watch::ListArgs;
-use crate::output::{Format, age, print, print_json, short, table};
+use crate::output::{Format, age, print, print_json, processors, short, table};
 use crate::status::{
     AmountView, ComputeView, DevicesView, ErrorView, HolderView, HostView, PluginView, PortView, SlotView,
 };
@@ -131,11 +131,6 @@ fn plugins(host: &HostView, now: Timestamp) -> String {
 
 fn failed(error: &ErrorView) -> String {
     format!("{} {}", error.at, error.error)
-}
-
-/// Thousandths of a processor as a decimal, `1.5`.
-fn processors(milli: u64) -> String {
-    format!("{}.{}", milli / 1000, milli % 1000 / 100)
 }
 
 /// A row for each holder of a slot, or one row without a holder.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::text;
 use super::work::Tone;
-use crate::output::size;
+use crate::output::{processors, size};
 use crate::status::{AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, PortView, SlotView};
 
 /// How many rows each table of holders has.
@@ -161,7 +161,7 @@ fn compute_rows(compute: &ComputeView) -> Vec<ComputeRow> {
 fn compute_row(owner: &str, amount: AmountView) -> ComputeRow {
     ComputeRow {
         owner: owner.to_owned(),
-        processors: text::milli(amount.cpu_milli),
+        processors: processors(amount.cpu_milli),
         memory: size(amount.memory_bytes),
     }
 }

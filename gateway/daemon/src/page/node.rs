@@ -11,7 +11,7 @@ use super::happenings::{EventRow, OperationRow, PartRow};
 use super::ledger::LedgerTables;
 use super::text;
 use super::usage::NodeUsage;
-use super::work::{Tone, WorkTable, owners};
+use super::work::{Tone, WorkTable, tasks_by_owner};
 use crate::output::age;
 use crate::status::{DevicesView, EventView, Objects, OperationView, StatusReport, SwarmView};
 
@@ -184,14 +184,14 @@ fn attention(facts: &NodeFacts) -> Vec<String> {
 
 /// The links that choose an owner.
 fn filters(objects: &Objects, current: Option<Owner>, href: impl Fn(Option<Owner>) -> String) -> Vec<Link> {
-    let counts = owners(objects);
+    let counts = tasks_by_owner(objects);
     let all = Link {
         href: href(None),
         label: format!("all ({})", objects.tasks.len()),
         is_current: current.is_none(),
     };
     let of_owner = |owner: Owner| {
-        let tasks = counts.iter().find(|count| count.owner == owner.as_str()).map(|count| count.tasks);
+        let tasks = counts.get(owner.as_str()).copied();
         let is_current = current == Some(owner);
         (tasks.is_some() || is_current).then(|| Link {
             href: href(Some(owner)),

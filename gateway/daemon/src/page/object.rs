@@ -11,7 +11,7 @@ use super::node::Fact;
 use super::text;
 use super::usage::NodeUsage;
 use super::work::{Tone, WorkRow, task_row};
-use crate::output::{age, size};
+use crate::output::{age, processors, size};
 use crate::status::{EventView, InspectionView, MountView, OperationView, TaskView};
 
 /// How many mounts and tasks are listed.
@@ -46,6 +46,7 @@ struct ObjectPage<'a> {
     facts: Vec<Fact>,
     resources: Vec<(String, String)>,
     tasks: Vec<WorkRow>,
+    more_tasks: usize,
     usage: String,
     mounts: Vec<MountRow>,
     more_mounts: usize,
@@ -87,6 +88,7 @@ pub(crate) fn object(facts: &ObjectFacts, refresh: Option<u16>) -> askama::Resul
         facts: object_facts(object, usage, now),
         resources: resources(object),
         tasks: rows.collect(),
+        more_tasks: tasks.len().saturating_sub(ROWS_MAX),
         usage: usage.caption(std::time::SystemTime::now()),
         mounts: object.mounts.iter().take(ROWS_MAX).map(MountRow::of).collect(),
         more_mounts: object.mounts.len().saturating_sub(ROWS_MAX),
@@ -149,7 +151,7 @@ fn resources(object: &InspectionView) -> Vec<(String, String)> {
         })
         .collect();
     if let Some(reserved) = &object.reserved {
-        rows.push(("reserved processors".to_owned(), text::milli(reserved.cpu_milli)));
+        rows.push(("reserved processors".to_owned(), processors(reserved.cpu_milli)));
         rows.push(("reserved memory".to_owned(), size(reserved.memory_bytes)));
         let exclusive = if reserved.exclusive_cpus { "yes" } else { "no" };
         rows.push(("exclusive processors".to_owned(), exclusive.to_owned()));

@@ -54,7 +54,7 @@ pub(super) fn words(word: &str) -> String {
 }
 
 /// A part of one processor.
-pub(super) fn processors(nanoseconds: u64, over: Duration) -> String {
+pub(super) fn share(nanoseconds: u64, over: Duration) -> String {
     let over = over.as_nanos();
     if over == 0 {
         return "—".to_owned();
@@ -65,11 +65,6 @@ pub(super) fn processors(nanoseconds: u64, over: Duration) -> String {
         0..1000 => format!("{}.{} %", tenths / 10, tenths % 10),
         _ => format!("{} %", tenths / 10),
     }
-}
-
-/// Thousandths of a processor.
-pub(super) fn milli(thousandths: u64) -> String {
-    format!("{}.{:02}", thousandths / 1000, thousandths % 1000 / 10)
 }
 
 /// A duration, of an operation or the like.
@@ -115,10 +110,9 @@ mod tests {
             (2_500_000_000, "250 %"),
             (u64::MAX, "1844674407370 %"),
         ] {
-            assert_eq!(processors(nanoseconds, second), expected);
+            assert_eq!(share(nanoseconds, second), expected);
         }
-        assert_eq!(processors(1, Duration::ZERO), "—");
-        assert_eq!(milli(2_550), "2.55");
+        assert_eq!(share(1, Duration::ZERO), "—");
         for (time, expected) in [(0.04, "0.0s"), (9.4, "9.4s"), (61.0, "61s"), (180.0, "3m"), (9000.0, "2h")]
         {
             assert_eq!(seconds(time), expected);

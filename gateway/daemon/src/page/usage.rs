@@ -134,7 +134,7 @@ impl Sample {
             before.and_then(|before| before.cpu).filter(|(begin, then)| *begin < at && *then <= used);
         let (begin, then) = before.or_else(|| self.started_at.map(|start| (start, 0)))?;
         let over = at.duration_since(begin).ok()?;
-        Some(text::processors(used - then, over))
+        Some(text::share(used - then, over))
     }
 }
 

@@ -56,14 +56,6 @@ pub(super) struct WorkTable {
     pub(super) pages: usize,
 }
 
-/// The number of sandboxes and tasks of an owner.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct OwnerCount {
-    pub(super) owner: String,
-    pub(super) sandboxes: usize,
-    pub(super) tasks: usize,
-}
-
 // === impl Tone ===
 
 impl Tone {
@@ -124,12 +116,14 @@ fn rows(sandbox: &SandboxView, tasks: &[&TaskView], usage: &NodeUsage, now: Time
     let mut rows = vec![sandbox_row(sandbox, now)];
     rows.extend(tasks.iter().take(TASKS_MAX).map(|task| task_row(task, Some(sandbox), usage, now)));
     if tasks.len() > TASKS_MAX {
-        let more = WorkRow {
+        rows.push(WorkRow {
             name: format!("and {} more tasks", tasks.len() - TASKS_MAX),
             is_below: true,
+            state: String::new(),
+            age: String::new(),
+            what: String::new(),
             ..sandbox_row(sandbox, now)
-        };
-        rows.push(more);
+        });
     }
     rows
 }
@@ -183,21 +177,14 @@ pub(super) fn task_row(
     }
 }
 
-/// The counts of each owner that has a sandbox or task.
-pub(super) fn owners(objects: &Objects) -> Vec<OwnerCount> {
-    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-    for sandbox in &objects.sandboxes {
-        counts.entry(&sandbox.owner).or_default().0 += 1;
-    }
+/// How many tasks each owner has that has a sandbox.
+pub(super) fn tasks_by_owner(objects: &Objects) -> BTreeMap<&str, usize> {
+    let mut counts: BTreeMap<&str, usize> =
+        objects.sandboxes.iter().map(|sandbox| (sandbox.owner.as_str(), 0)).collect();
     for task in &objects.tasks {
-        counts.entry(&task.owner).or_default().1 += 1;
+        *counts.entry(&task.owner).or_default() += 1;
     }
-    let count = |(owner, (sandboxes, tasks)): (&str, (usize, usize))| OwnerCount {
-        owner: owner.to_owned(),
-        sandboxes,
-        tasks,
-    };
-    counts.into_iter().map(count).collect()
+    counts
 }
 
 #[cfg(test)]
@@ -259,7 +246,8 @@ mod tests {
         let first = table(0);
         assert_eq!((first.first, first.last, first.page, first.pages), (1, 100, 1, 3));
         assert_eq!(first.rows.len(), SANDBOXES_MAX + TASKS_MAX + 1);
-        assert!(first.rows.iter().any(|row| row.name == "and 150 more tasks"));
+        let more = first.rows.iter().find(|row| row.name == "and 150 more tasks").unwrap();
+        assert!(more.state.is_empty() && more.href.starts_with("/sandboxes/"), "{more:?}");
         let last = table(usize::MAX);
         assert_eq!((last.first, last.last, last.rows.len()), (201, 250, 50));
         assert_eq!(WorkTable::new(&Objects::default(), &NodeUsage::default(), 1, now()).first, 0);

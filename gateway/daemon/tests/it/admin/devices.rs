@@ -177,8 +177,8 @@ async fn command_line_shows_devices_and_ports_and_releases_leases() {
          8080/tcp   all      kubernetes  ababababababa  web\n\
          \n\
          RESERVED BY  PROCESSORS  MEMORY\n\
-         nomad        2.5         256 MiB\n\
-         (the node)   8.0         16384 MiB\n\
+         nomad        2.55        256 MiB\n\
+         (the node)   8.00        16384 MiB\n\
          \n\
          EXCLUSIVE CORES  OWNER  SANDBOX        NAME\n\
          2-3              nomad  cdcdcdcdcdcdc  jobs/train\n\
