@@ -1,10 +1,14 @@
-//! What the daemon exports of the start of a pod on a real containerd.
+//! What the daemon exports of the start of a pod, and of a Nomad task, on a real containerd.
 
 use std::time::Duration;
 
+use serde_json::json;
 use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_proto::nomad::drivers::proto::driver_client::DriverClient;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::trace_collector::{CollectedSpan, TraceCollector};
 use tonic::Request;
 
@@ -31,6 +35,24 @@ fn path(spans: &[CollectedSpan], name: &str) -> Vec<String> {
     only.path(spans)
 }
 
+/// Starts a node that sends its traces to this collector.
+fn traced_node(collector: &TraceCollector) -> TestNode {
+    TestNode::start_with_variables(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.endpoint()),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_SERVICE_NAME", "gateway"),
+    ])
+}
+
+/// The spans of the daemon in the callers' trace, once one has come whose name ends so.
+fn spans_until(collector: &TraceCollector, end: &str) -> Vec<CollectedSpan> {
+    let arrived = || collector.spans().iter().any(|span| span.span.name.ends_with(end));
+    assert!(eventually(LIMIT, arrived), "{:#?}", paths(&collector.spans()));
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let is_ours = |span: &CollectedSpan| span.service == "gateway" && hex(&span.span.trace_id) == TRACE;
+    collector.spans().into_iter().filter(is_ours).collect()
+}
+
 fn paths(spans: &[CollectedSpan]) -> Vec<String> {
     let mut paths: Vec<_> = spans.iter().map(|span| span.path(spans).join(" > ")).collect();
     paths.sort();
@@ -40,12 +62,7 @@ fn paths(spans: &[CollectedSpan]) -> Vec<String> {
 #[test]
 fn start_of_a_pod_is_one_tree_with_network_container_and_task() {
     let collector = TraceCollector::start();
-    let variables = [
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.endpoint()),
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
-        ("OTEL_SERVICE_NAME", "gateway"),
-    ];
-    let node = TestNode::start_with_variables(&variables);
+    let node = traced_node(&collector);
     node.registry().push("traced/one:1", &with_file("traced").build());
     let image = cri::ImageSpec { image: node.registry().reference("traced/one:1"), ..Default::default() };
     let pull = cri::PullImageRequest { image: Some(image), ..Default::default() };
@@ -68,14 +85,15 @@ fn start_of_a_pod_is_one_tree_with_network_container_and_task() {
         .runtime(async |mut runtime| runtime.start_container(in_trace(start)).await)
         .expect("it starts");
 
-    let arrived = || collector.spans().iter().any(|span| span.span.name.ends_with("/StartContainer"));
-    assert!(eventually(LIMIT, arrived), "{:#?}", paths(&collector.spans()));
-    let all = collector.spans();
-    let ours: Vec<_> = all.iter().filter(|span| span.service == "gateway").cloned().collect();
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let spans: Vec<_> = ours.iter().filter(|span| hex(&span.span.trace_id) == TRACE).cloned().collect();
+    let spans = spans_until(&collector, "/StartContainer");
     let run = ["runtime.v1.RuntimeService/RunPodSandbox", "create_sandbox"];
     assert_eq!(path(&spans, "cni_add"), [run[0], run[1], "attach_network", "cni_add"]);
+    let plugins: Vec<_> = spans.iter().filter(|span| span.span.name == "cni_plugin").collect();
+    assert!(plugins.iter().any(|span| span.text("switchyard.cni.plugin").as_deref() == Some("bridge")));
+    for plugin in plugins {
+        assert_eq!(plugin.path(&spans), [run[0], run[1], "attach_network", "cni_add", "cni_plugin"]);
+        assert_eq!(plugin.text("switchyard.cni.command").as_deref(), Some("ADD"));
+    }
     assert_eq!(path(&spans, "create_namespaces"), [run[0], run[1], "create_namespaces"]);
     let create = ["runtime.v1.RuntimeService/CreateContainer", "create_task"];
     let snapshot = "containerd.services.snapshots.v1.Snapshots/Prepare";
@@ -94,8 +112,50 @@ fn start_of_a_pod_is_one_tree_with_network_container_and_task() {
     assert_eq!(started.text("switchyard.task.id").as_deref(), Some(&*container));
     assert_eq!(started.text("switchyard.sandbox.id").as_deref(), Some(&*pod));
     assert_eq!(started.text("switchyard.owner").as_deref(), Some("kubernetes"));
-    assert!(!format!("{all:?}").contains(SECRET));
+    assert!(!format!("{:?}", collector.spans()).contains(SECRET));
     node.cri().stop_pod(&pod).expect("it stops");
     node.cri().remove_pod(&pod).expect("it is removed");
     node.assert_clean();
+}
+
+#[test]
+fn start_of_a_nomad_task_is_one_tree_also_when_it_fails() {
+    let collector = TraceCollector::start();
+    let node = traced_node(&collector);
+    let agent = Agent::start(node.root(), &json!({}));
+    let start = |task: &TaskSetup| {
+        let mut client = DriverClient::new(agent.plugin().channel());
+        let request = nomad::StartTaskRequest { task: Some(task.config.clone()) };
+        agent.runtime().block_on(client.start_task(in_trace(request)))
+    };
+    let config =
+        json!({ "image": node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host" });
+    let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
+    assert_eq!(start(&task).expect("it is answered").into_inner().driver_error_msg, "");
+    let config = json!({ "image": node.image(), "command": "/no/such/program", "network_mode": "host" });
+    let mut broken = TaskSetup::new(node.root(), &agent, "broken", &config);
+    start(&broken).expect_err("there is no such program");
+
+    let is_start = |span: &&CollectedSpan| span.span.name.ends_with("Driver/StartTask");
+    let both = || collector.spans().iter().filter(is_start).count() == 2;
+    assert!(eventually(LIMIT, both), "{:#?}", paths(&collector.spans()));
+    let spans = spans_until(&collector, "Driver/StartTask");
+    let call = "hashicorp.nomad.plugins.drivers.proto.Driver/StartTask";
+    let started = [call, "start_task", "create_process", "containerd.services.tasks.v1.Tasks/Create"];
+    assert!(spans.iter().any(|span| span.path(&spans) == started), "{:#?}", paths(&spans));
+    // The call of the other start says that it failed, and so does all that is above it.
+    for depth in 1..=started.len() {
+        let failed: Vec<_> = spans
+            .iter()
+            .filter(|span| span.path(&spans) == started[..depth])
+            .filter_map(CollectedSpan::failure)
+            .collect();
+        assert_eq!(failed.len(), 1, "{failed:?} of {:#?}", paths(&spans));
+    }
+    let driver = agent.driver();
+    driver.destroy(task.id(), true).expect("it can be destroyed");
+    driver.destroy(broken.id(), true).expect("it can be destroyed");
+    task.remove_cgroups();
+    broken.remove_cgroups();
+    agent.stop();
 }

@@ -4,6 +4,7 @@ use switchyard_collector::Collector;
 use switchyard_proto::opentelemetry::proto::common::v1::any_value::Value;
 use switchyard_proto::opentelemetry::proto::common::v1::{AnyValue, KeyValue};
 use switchyard_proto::opentelemetry::proto::trace::v1::Span;
+use switchyard_proto::opentelemetry::proto::trace::v1::status::StatusCode;
 use tokio::runtime::Runtime;
 
 /// Listens on loopback until it is dropped.
@@ -60,6 +61,13 @@ impl CollectedSpan {
     #[must_use]
     pub fn text(&self, key: &str) -> Option<String> {
         text_of(&self.span.attributes, key)
+    }
+
+    /// Why it failed; `None` if it did not.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        let status = self.span.status.as_ref()?;
+        (status.code() == StatusCode::Error).then_some(&*status.message)
     }
 
     /// The names of the spans above this one, the first of the tree first, and its own.

@@ -251,6 +251,12 @@ pub enum ResultError {
 }
 
 impl Error {
+    /// The error with all its causes, on one line.
+    #[must_use]
+    pub fn report(&self) -> String {
+        one_line(self)
+    }
+
     /// Whether a plugin reported that the same call may succeed if it is retried later (code 11).
     #[must_use]
     pub fn is_retryable(&self) -> bool {

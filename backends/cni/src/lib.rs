@@ -39,6 +39,6 @@ pub use conf::{ConfDir, Loaded, NetworkList, PluginConf, Skipped};
 pub use error::{ConfError, Error, ResultError};
 pub use journal::{Saved, del_saved};
 pub use network::{CheckOutcome, Network};
-pub use plugin::{Limits, Plugins, Verb};
+pub use plugin::{Limits, PluginObserver, Plugins, RunEnd, Verb};
 pub use result::{CniResult, Interface, IpConfig, IpNet, ResultDns, Route};
 pub use version::SpecVersion;

@@ -59,12 +59,23 @@ pub struct Limits {
     pub undo: Duration,
 }
 
-/// Where plugins are, and how long they may take. Cheap to clone.
+/// Where plugins are, how long they may take, and who is told of their runs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Plugins {
     dirs: Arc<[PathBuf]>,
     limits: Limits,
+    observer: Option<Arc<dyn PluginObserver>>,
 }
+
+/// Is told of each run of a plugin. Its methods must not block.
+pub trait PluginObserver: Send + Sync + fmt::Debug {
+    /// A plugin is about to run. What is returned is told how the run ended, and is dropped unused if the run is given
+    /// up.
+    fn began(&self, plugin: &str, verb: Verb) -> Option<RunEnd>;
+}
+
+/// Is told of the end of one run of a plugin: why it failed, if it did.
+pub type RunEnd = Box<dyn FnOnce(Option<&Error>) + Send>;
 
 /// One run of one plugin.
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +143,13 @@ impl Plugins {
     /// Plugins are looked up in `dirs`; the first directory that has one is used.
     #[must_use]
     pub fn new(dirs: impl IntoIterator<Item = PathBuf>, limits: Limits) -> Self {
-        Self { dirs: dirs.into_iter().collect(), limits }
+        Self { dirs: dirs.into_iter().collect(), limits, observer: None }
+    }
+
+    /// The same, and `observer` is told of each run.
+    #[must_use]
+    pub fn observed(self, observer: Arc<dyn PluginObserver>) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     /// How long plugins may take.
@@ -160,6 +177,15 @@ impl Plugins {
     /// Cancel safety: dropping the future kills the plugin with its process group; how far it got is unknown,
     /// so DEL has to follow. A child that left the process group is not killed.
     pub(crate) async fn call(&self, call: Call<'_>) -> Result<Vec<u8>, Error> {
+        let end = self.observer.as_ref().and_then(|observer| observer.began(call.plugin, call.verb));
+        let result = self.run(call).await;
+        if let Some(end) = end {
+            end(result.as_ref().err());
+        }
+        result
+    }
+
+    async fn run(&self, call: Call<'_>) -> Result<Vec<u8>, Error> {
         let run = |source| Error::Run { plugin: call.plugin.to_owned(), verb: call.verb, source };
         let path = self.find(call.network, call.plugin)?;
         let mut child = spawn(&mut self.command(&path, call)).await.map_err(run)?;

@@ -25,6 +25,7 @@ use crate::context::Context;
 
 pub(crate) mod bridge;
 pub(crate) mod cluster_bridges;
+pub(crate) mod plugin_spans;
 mod predecessor_plugins;
 pub(crate) mod ranges;
 mod routes;

@@ -30,7 +30,7 @@ mod subject;
 
 pub use caller::Caller;
 pub use kind::OperationKind;
-pub use step::{StepFuture, step};
+pub use step::{StepFuture, plain_step, step};
 pub use subject::{ARGUMENT_MAX, Subject};
 
 use step::{ActiveStep, StepKey};

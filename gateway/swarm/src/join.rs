@@ -12,7 +12,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use switchyard_core::operation::step;
+use switchyard_core::operation::plain_step;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_proto::docker::swarmkit::v1::ca_client::CaClient;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
@@ -68,7 +68,7 @@ async fn join_with_token(store: &Store, request: &JoinRequest) -> Result<Identit
     }
     let digest = token.digest();
     let contact = repeated(|| first_that_answers(managers, digest));
-    let (roots, connection) = step("contact_managers", contact).await?;
+    let (roots, connection) = plain_step("contact_managers", contact).await?;
     let resumed = match store.run(Store::load_join).await?.filter(|pending| pending.roots == digest) {
         Some(pending) => certificate(store, &connection, &pending).await?.map(|chain| (pending, chain)),
         None => None,
@@ -98,7 +98,7 @@ pub async fn resume_join(store: &Store) -> Result<Option<Identity>, Error> {
         return Err(Error::NoManager);
     }
     let contact = repeated(|| first_that_answers(&managers, pending.roots));
-    let (roots, connection) = step("contact_managers", contact).await?;
+    let (roots, connection) = plain_step("contact_managers", contact).await?;
     match certificate(store, &connection, &pending).await? {
         Some(chain) => complete(store, &connection, &managers, roots, pending, chain).await.map(Some),
         None => Ok(None),
@@ -210,7 +210,7 @@ async fn certificate(
     pending: &PendingJoin,
 ) -> Result<Option<NodeChain>, Error> {
     let wait = issuance::wait(connection, &pending.node, &pending.request);
-    match step("wait_for_certificate", wait).await {
+    match plain_step("wait_for_certificate", wait).await {
         Err(Error::Refused { status, .. }) if status.code() == Code::NotFound => {
             tracing::warn!(node = pending.node, "the swarm does not know the node of an unfinished join");
             store.run(Store::abandon_join).await?;

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::*;
 use crate::attachment::{Bandwidth, Capabilities, Dns, IpRange, PortMapping, Protocol};
 use crate::error::one_line;
+use crate::plugin::{PluginObserver, RunEnd};
 use crate::testing::{Bench, SHORT, attachment, list, result};
 
 #[tokio::test]
@@ -38,6 +40,44 @@ async fn add_runs_the_chain_in_order_passing_results() {
     assert_eq!(env("CNI_PATH"), Some(dirs));
     assert!(env("PATH").is_some());
     assert_eq!(env("CARGO_MANIFEST_DIR"), None, "the daemon's environment is not the plugins'");
+}
+
+/// Writes down the runs of plugins.
+#[derive(Debug, Clone, Default)]
+struct Runs(Arc<Mutex<Vec<String>>>);
+
+impl PluginObserver for Runs {
+    fn began(&self, plugin: &str, verb: Verb) -> Option<RunEnd> {
+        let run = format!("{verb} {plugin}");
+        self.0.lock().push(format!("{run}: begun"));
+        let runs = Self::clone(self);
+        Some(Box::new(move |failure| {
+            let end = failure.map_or_else(|| "done".to_owned(), Error::report);
+            runs.0.lock().push(format!("{run}: {end}"));
+        }))
+    }
+}
+
+#[tokio::test]
+async fn observer_is_told_of_each_run_and_how_it_ended() {
+    let bench = Bench::new();
+    bench.good("one", "10.0.0.2/24");
+    bench.plugin("two", r#"[ $CNI_COMMAND != ADD ] || { echo '{"code":7,"msg":"no"}'; exit 1; }"#);
+    let runs = Runs::default();
+    let plugins = bench.plugins().observed(Arc::new(runs.clone()));
+    let list = bench.network(&list("1.0.0", &["one", "two"])).list;
+    Network::new(list, plugins).add(&attachment()).await.unwrap_err();
+    let expected = [
+        "ADD one: begun",
+        "ADD one: done",
+        "ADD two: begun",
+        "ADD two: plugin two refused ADD with code 7: no",
+        "DEL two: begun",
+        "DEL two: done",
+        "DEL one: begun",
+        "DEL one: done",
+    ];
+    assert_eq!(*runs.0.lock(), expected);
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::image::layer_sync::LayerSync;
 use crate::image::lease::Leases;
 use crate::image::{ContainerdImageStore, ImagePolicy, Snapshotters};
+use crate::network::plugin_spans::PluginSpans;
 use crate::node::apparmor::profile::DEFAULT_PROFILE;
 
 /// The name of this gateway among those that may share a containerd. Generated once and stored in the state
@@ -81,7 +82,8 @@ fn detect_host(settings: &Settings) -> Result<Host> {
 /// The CNI plugins, with the time that each may take.
 pub(super) fn cni_plugins(config: &NetworkConfig) -> cni::Plugins {
     let limit = Duration::from_secs(config.plugin_timeout_seconds.max(1));
-    cni::Plugins::new(config.bin_dirs.clone(), cni::Limits { plugin: limit, undo: limit })
+    let limits = cni::Limits { plugin: limit, undo: limit };
+    cni::Plugins::new(config.bin_dirs.clone(), limits).observed(Arc::new(PluginSpans))
 }
 
 /// The cgroup driver for this node. With `auto` it is systemd where systemd runs and the hierarchy is unified

@@ -120,14 +120,18 @@ pub(crate) fn span_of(method: &str, system: &'static str) -> Option<Span> {
     Some(span)
 }
 
-/// Tells whoever is called of which span the call is.
+/// What tells whoever is called of which span the call is.
+pub(crate) fn handed_on(context: &SpanContext) -> impl Iterator<Item = (&'static str, String)> + use<> {
+    let state = context.state.as_ref().map(|state| ("tracestate", state.as_str().to_owned()));
+    std::iter::once(("traceparent", context.traceparent())).chain(state)
+}
+
 fn hand_on(context: &SpanContext, headers: &mut HeaderMap) {
-    if let Ok(parent) = HeaderValue::try_from(context.traceparent()) {
-        headers.insert("traceparent", parent);
-    }
-    let state = context.state.as_ref().and_then(|state| HeaderValue::try_from(state.as_str()).ok());
-    if let Some(state) = state {
-        headers.insert("tracestate", state);
+    for (key, value) in handed_on(context) {
+        // Both are printable ASCII.
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(key, value);
+        }
     }
 }
 

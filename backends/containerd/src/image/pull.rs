@@ -20,6 +20,7 @@ use super::layer_pipeline::{Downloads, InflightLayers, LayerPipeline, Source, Un
 use super::lease::Leases;
 use super::name;
 use super::progress::{Progress, RunningPulls};
+use super::shared_types::from_registry;
 use super::singleflight::Singleflight;
 use super::unpack::chain_ids;
 use crate::client::Client;
@@ -140,8 +141,8 @@ impl PullJob {
         let lease = self.leases.create("pull").await?;
         reach(Step::PullLeased);
         let client = lease.client()?;
-        let fetched = step("fetch_image_config", pull.config(&image.manifest));
-        let (config, config_bytes) = fetched.await.map_err(super::shared_types::from_registry)?;
+        let fetched = async { pull.config(&image.manifest).await.map_err(from_registry) };
+        let (config, config_bytes) = step("fetch_image_config", fetched).await?;
         check_platform(&config.platform)?;
         self.write_documents(&client, &image, config_bytes, &config.rootfs.diff_ids).await?;
 
@@ -170,11 +171,11 @@ impl PullJob {
     /// Asks the registry for the manifest: the pull, what the reference names, and the image for this machine.
     async fn resolve(&self) -> Result<(registry::Pull, Descriptor, registry::Image)> {
         let opened = self.registry.open(&self.reference, to_registry(&self.credentials)).await;
-        let pull = opened.map_err(super::shared_types::from_registry)?;
-        let resolved = pull.resolve().await.map_err(super::shared_types::from_registry)?;
+        let pull = opened.map_err(from_registry)?;
+        let resolved = pull.resolve().await.map_err(from_registry)?;
         let target = resolved.descriptor.clone();
         let image = pull.image(resolved, &Platforms::of_this_machine()).await;
-        Ok((pull, target, image.map_err(super::shared_types::from_registry)?))
+        Ok((pull, target, image.map_err(from_registry)?))
     }
 
     /// The label that names the repository that a blob came from. containerd uses it when it pushes the blob.

@@ -18,7 +18,7 @@ use tokio::net::UnixStream;
 use tonic::{Code, Status};
 
 use self::ttrpc::{Connection, Fault};
-use crate::client::observed::{BackendCall, span_of};
+use crate::client::observed::{BackendCall, handed_on, span_of};
 
 mod lifelines;
 pub(crate) mod ttrpc;
@@ -169,8 +169,9 @@ impl ShimClient {
     async fn send(&mut self, method: &str, request: &impl Message) -> Result<(), Fault> {
         let method_path = format!("{}/{method}", self.service);
         let span = span_of(&method_path, "ttrpc");
+        let context = span.iter().flat_map(|span| handed_on(span.context())).collect();
         let mut call = BackendCall::begin(&self.observer, method_path, span);
-        let sent = self.connection.send_request(self.service, method, request).await;
+        let sent = self.connection.send_request(self.service, method, request, context).await;
         match &sent {
             Ok(()) => self.pending = Some(call),
             Err(fault) => call.end(fault.code()),

@@ -9,7 +9,7 @@ use containerd_client::services::v1 as api;
 use containerd_client::types::Mount;
 use switchyard_core::backend::Started;
 use switchyard_core::id::TaskId;
-use switchyard_core::operation::step;
+use switchyard_core::operation::{plain_step, step};
 use switchyard_core::state::Exit;
 use switchyard_core::{ErrorKind, Reason, Result};
 use switchyard_logkeeper as logkeeper;
@@ -45,7 +45,7 @@ struct Streams {
 impl Tasks {
     pub(crate) async fn start_task(&self, id: TaskId) -> Result<Started> {
         let entry = self.table.get(id)?;
-        let guard = step("wait_for_process_lock", entry.lock_process()).await;
+        let guard = plain_step("wait_for_process_lock", entry.lock_process()).await;
         match self.launch(&entry).await {
             Ok(started) => Ok(started),
             Err(error) => {
@@ -143,7 +143,7 @@ impl Tasks {
             }
             pod_guard
         };
-        let _pod_guard = step("wait_for_pod_shim", locked).await;
+        let _pod_guard = plain_step("wait_for_pod_shim", locked).await;
         let pid = step("create_process", self.create_process(entry, request)).await?;
         self.exits.open_main_process(entry, pid);
         self.exits.note_shim(entry);

@@ -1,5 +1,6 @@
 //! Creating, stopping, restarting and removing sandboxes.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use futures::future;
@@ -8,7 +9,7 @@ use super::{Gateway, Op, Scope, Shared, ignore_not_found};
 use crate::error::{Error, Result};
 use crate::id::SandboxId;
 use crate::keyed_lock::KeyedLockGuard;
-use crate::operation::{OperationKind, Subject, step};
+use crate::operation::{OperationKind, Subject, plain_step, step};
 use crate::singleflight::Decision;
 use crate::spec::{SandboxSpec, Subnet};
 use crate::state::{SandboxEvent, SandboxState};
@@ -146,7 +147,7 @@ impl Gateway {
                     tracing::warn!(sandbox.id = %id, error = error.report(), "a removal fails: it is retried until it succeeds");
                     warned = true;
                 }
-                if !step("wait_for_retry", backoff.wait_unless(&shared.shutdown)).await {
+                if !plain_step("wait_for_retry", backoff.wait_unless(&shared.shutdown)).await {
                     return Err(error.context("the daemon ends: the next one continues the removal"));
                 }
                 if shared.table.sandbox(id).is_some_and(|sandbox| sandbox.state.is_ready()) {
@@ -209,7 +210,7 @@ impl Gateway {
 
     /// Waits for the earlier operation on a sandbox.
     async fn lock_sandbox(&self, id: SandboxId) -> KeyedLockGuard {
-        step("wait_for_earlier_operation", self.shared.sandbox_locks.lock(id)).await
+        plain_step("wait_for_earlier_operation", self.shared.sandbox_locks.lock(id)).await
     }
 
     async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
@@ -260,19 +261,19 @@ async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     // From here on no task can be added; creations in flight finish and undo themselves.
     let creations = shared.new_tasks.wait_matching(|key| key.sandbox == id);
     let creations = tokio::time::timeout(shared.limits.get().kill, creations);
-    if step("wait_for_task_creations", creations).await.is_err() {
+    if plain_step("wait_for_task_creations", creations).await.is_err() {
         tracing::warn!(sandbox.id = %id, "a task is still being created in a sandbox that is being stopped: the task will be removed");
     }
     let tasks = shared.table.tasks_of(id);
     let kills = tasks.iter().map(|task| gateway.kill_task(task.id));
-    let stopped = match first_error(step("kill_tasks", future::join_all(kills)).await) {
+    let stopped = match step("kill_tasks", all_done(kills)).await {
         // No process runs any more: the network can be released while the tasks are cleaned up.
         Ok(()) => {
-            let exits = future::join_all(tasks.iter().map(|task| gateway.wait_exit_published(task.id)));
+            let exits = all_done(tasks.iter().map(|task| gateway.wait_exit_published(task.id)));
             let exits = step("wait_for_exits", exits);
             let released = step("release_network", shared.backend.stop_sandbox(id));
             let (stopped, exits) = future::join(released, exits).await;
-            stopped.and_then(|()| first_error(exits))
+            stopped.and(exits)
         }
         Err(error) => Err(error),
     };
@@ -335,7 +336,7 @@ async fn remove_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     shared.table.apply_sandbox(id, SandboxEvent::RemoveRequested)?;
     let tasks = shared.table.tasks_of(id);
     let removals = tasks.iter().map(|task| gateway.remove_task(task.id));
-    let removed = match first_error(step("remove_tasks", future::join_all(removals)).await) {
+    let removed = match step("remove_tasks", all_done(removals)).await {
         Ok(()) => step("remove_objects", shared.backend.remove_sandbox(id)).await,
         Err(error) => Err(error),
     };
@@ -352,7 +353,7 @@ async fn remove_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     }
 }
 
-/// The first error among the results; `NotFound` (the task is gone) does not count.
-fn first_error(results: Vec<Result<()>>) -> Result<()> {
-    results.into_iter().try_for_each(ignore_not_found)
+/// Does all of it, and returns the first error; `NotFound` (the task is gone) does not count.
+async fn all_done(works: impl IntoIterator<Item = impl Future<Output = Result<()>>>) -> Result<()> {
+    future::join_all(works).await.into_iter().try_for_each(ignore_not_found)
 }

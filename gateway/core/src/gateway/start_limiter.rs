@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::id::Owner;
-use crate::operation::step;
+use crate::operation::plain_step;
 
 /// A start that takes longer gives its permit to the next one: it waits for something other than a processor.
 const PERMIT_MAX_HOLD: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ impl StartLimiter {
     pub(super) async fn run<T>(&self, owner: Owner, work: impl Future<Output = T>) -> T {
         let permit = match self.0.get(&owner) {
             // The semaphore is never closed.
-            Some(permits) => step("wait_for_start_permit", permits.acquire()).await.ok(),
+            Some(permits) => plain_step("wait_for_start_permit", permits.acquire()).await.ok(),
             None => None,
         };
         let mut work = pin!(work);

@@ -10,6 +10,7 @@ use std::time::Instant;
 use pin_project_lite::pin_project;
 
 use super::{ActiveOperation, CURRENT};
+use crate::error::Result;
 use crate::trace::{self, Span, SpanKind};
 
 /// The order in which steps of all operations began.
@@ -32,22 +33,32 @@ struct StepGuard {
     span: Option<Span>,
 }
 
-/// Runs a step of the current operation, so that it is visible while it runs and measured at its end. Outside
-/// of an operation it only runs the work. `name` says in a few words, joined by underscores, what is done or
-/// waited for. As cancel-safe as `work`.
-pub fn step<F: Future>(name: &'static str, work: F) -> StepFuture<F> {
-    StepFuture { name: Some(name), guard: None, work }
+/// Runs a step of the current operation, so that it is visible while it runs and measured at its end; its span fails
+/// with the work. Outside of an operation it only runs the work. `name` says in a few words, joined by underscores,
+/// what is done or waited for. As cancel-safe as `work`.
+///
+/// # Errors
+/// Those of the work.
+pub fn step<T, F: Future<Output = Result<T>>>(name: &'static str, work: F) -> StepFuture<F> {
+    StepFuture { name: Some(name), guard: None, end: Span::end_with, work }
+}
+
+/// As [`step`], for work that cannot fail, or whose failure is not for others to read.
+pub fn plain_step<F: Future>(name: &'static str, work: F) -> StepFuture<F> {
+    StepFuture { name: Some(name), guard: None, end: |span, _| span.end(), work }
 }
 
 pin_project! {
     /// The future of [`step`]. It is hardly larger than that of the work.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless they are awaited"]
-    pub struct StepFuture<F> {
+    pub struct StepFuture<F: Future> {
         // Until the work has begun.
         name: Option<&'static str>,
         // While the work runs, if it belongs to an operation.
         guard: Option<StepGuard>,
+        // How its span ends with the work.
+        end: fn(Span, &F::Output),
         #[pin]
         work: F,
     }
@@ -67,7 +78,7 @@ impl<F: Future> Future for StepFuture<F> {
             None => this.work.poll(cx),
         });
         if let Some(span) = this.guard.take().and_then(|mut guard| guard.span.take()) {
-            span.end();
+            (this.end)(span, &done);
         }
         Poll::Ready(done)
     }

@@ -58,8 +58,8 @@ async fn work_inside_an_operation_is_a_part_of_it() {
 async fn operation_shows_its_caller_and_overlapping_steps_while_it_runs() {
     let (operations, recorder) = observed();
     let work = async {
-        let slow = step("network", std::future::pending::<()>());
-        let quick = step("files", tokio::task::yield_now());
+        let slow = step("network", std::future::pending::<Result<()>>());
+        let quick = plain_step("files", tokio::task::yield_now());
         let mut both = Box::pin(futures::future::join(slow, quick));
         assert!(futures::poll!(&mut both).is_pending());
         let shown = operations.in_flight();

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use super::*;
 use crate::error::Error;
 use crate::id::Owner;
-use crate::operation::{OperationKind, Operations, Subject, step};
+use crate::operation::{OperationKind, Operations, Subject, plain_step, step};
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -154,6 +154,25 @@ async fn operation_without_a_call_is_a_tree_and_says_why_it_failed() {
     };
     assert_eq!(*text, image[..TEXT_MAX]);
     assert_eq!(spans[1].failure.as_deref(), Some("it was given up"));
+}
+
+#[tokio::test]
+async fn step_fails_with_its_work_unless_its_error_is_not_for_others() {
+    let (tracer, kept) = tracer(Sampler::All);
+    let operations = Operations::default();
+    operations.trace(tracer);
+    let stop = operations.begin(OperationKind::StopSandbox, None, None, Subject::default());
+    let work = async {
+        let failed =
+            || async { Err::<(), _>(Error::unavailable("away").with_source(Error::internal("why"))) };
+        plain_step("contact", failed()).await.unwrap_err();
+        step("kill", failed()).await
+    };
+    stop.run(work).await.unwrap_err();
+    let spans = kept.0.lock();
+    let failures: Vec<_> = spans.iter().map(|span| (&*span.name, span.failure.as_deref())).collect();
+    let failed = Some("away: why");
+    assert_eq!(failures, [("contact", None), ("kill", failed), ("stop_sandbox", failed)]);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use switchyard_core::backoff::Backoff;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::Owner;
-use switchyard_core::operation::{Caller, OperationKind, Operations, Subject, step};
+use switchyard_core::operation::{Caller, OperationKind, Operations, Subject, plain_step};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -170,7 +170,7 @@ pub(super) fn leave(
     Box::pin(async move {
         let left = departure.clone();
         let work = async {
-            step("remove_tasks", remove_tasks(&*executor)).await?;
+            plain_step("remove_tasks", remove_tasks(&*executor)).await?;
             store.run(move |store| store.leave(&left)).await
         };
         ActivityEnd::Left(operation.run_with(work, as_core).await.map(|()| departure))

@@ -58,7 +58,7 @@ impl Connection {
         Self { stream, namespace: namespace.to_owned(), received: Vec::new(), last_stream_id: 0 }
     }
 
-    /// Sends a request. Its response must be read with [`Connection::read_response`] before the next request.
+    /// Sends a request with this metadata beside the namespace. Its response must be read with [`Connection::read_response`] before the next request.
     /// Not cancel-safe.
     ///
     /// # Errors
@@ -68,6 +68,7 @@ impl Connection {
         service: &str,
         method: &str,
         payload: &impl Message,
+        metadata: Vec<(&'static str, String)>,
     ) -> Result<(), Fault> {
         self.last_stream_id = if self.last_stream_id == 0 { 1 } else { self.last_stream_id.wrapping_add(2) };
         let request = Request {
@@ -76,10 +77,10 @@ impl Connection {
             payload: payload.encode_to_vec(),
             // A timeout at the server would interrupt the work half-way; timeouts are applied on this side.
             timeout_nano: 0,
-            metadata: vec![KeyValue {
-                key: "containerd-namespace-ttrpc".to_owned(),
-                value: self.namespace.clone(),
-            }],
+            metadata: std::iter::once(("containerd-namespace-ttrpc", self.namespace.clone()))
+                .chain(metadata)
+                .map(|(key, value)| KeyValue { key: key.to_owned(), value })
+                .collect(),
         };
         let frame =
             frame(self.last_stream_id, KIND_REQUEST, &request.encode_to_vec()).map_err(Fault::Lost)?;

@@ -26,7 +26,8 @@ async fn heard(far: &mut UnixStream) -> (u32, Request) {
 
 /// Sends a request and waits for its response.
 async fn ask<T: Message + Default>(connection: &mut Connection, asked: &impl Message) -> Result<T, Fault> {
-    connection.send_request("some.Service", "Start", asked).await?;
+    let trace = vec![("traceparent", "00-of-a-call".to_owned())];
+    connection.send_request("some.Service", "Start", asked, trace).await?;
     connection.read_response().await
 }
 
@@ -40,7 +41,7 @@ async fn say(far: &mut UnixStream, call: u32, response: &Response) {
 }
 
 #[tokio::test]
-async fn calls_have_odd_numbers_and_the_namespace_and_get_their_answers() {
+async fn calls_have_odd_numbers_and_their_metadata_and_get_their_answers() {
     let (mut near, mut far) = pair();
     for number in [1, 3, 5] {
         let asked = task::StartRequest { id: "a".to_owned(), exec_id: "b".to_owned() };
@@ -49,7 +50,10 @@ async fn calls_have_odd_numbers_and_the_namespace_and_get_their_answers() {
             let (call, request) = heard(&mut far).await;
             assert_eq!((call, &*request.service, &*request.method), (number, "some.Service", "Start"));
             assert_eq!(task::StartRequest::decode(&*request.payload).unwrap(), asked);
-            assert_eq!(request.metadata[0].value, "k8s.io");
+            let metadata = request.metadata.into_iter().map(|KeyValue { key, value }| (key, value));
+            let namespace = ("containerd-namespace-ttrpc".to_owned(), "k8s.io".to_owned());
+            let trace = ("traceparent".to_owned(), "00-of-a-call".to_owned());
+            assert_eq!(metadata.collect::<Vec<_>>(), [namespace, trace]);
             let payload = task::StartResponse { pid: number + 70 }.encode_to_vec();
             say(&mut far, call, &Response { status: None, payload }).await;
         };
@@ -61,7 +65,7 @@ async fn calls_have_odd_numbers_and_the_namespace_and_get_their_answers() {
 #[tokio::test]
 async fn a_refusal_has_its_code_and_its_text() {
     let (mut near, mut far) = pair();
-    near.send_request("some.Service", "Delete", &task::DeleteRequest::default()).await.unwrap();
+    near.send_request("some.Service", "Delete", &task::DeleteRequest::default(), Vec::new()).await.unwrap();
     let (call, _) = heard(&mut far).await;
     let status = ttrpc::Status { code: 5, message: "not there".to_owned() };
     say(&mut far, call, &Response { status: Some(status), payload: Vec::new() }).await;
@@ -84,7 +88,7 @@ async fn what_is_no_answer_is_the_end_of_a_connection() {
     ];
     for bytes in frames {
         let (mut near, mut far) = pair();
-        near.send_request("some.Service", "Wait", &task::WaitRequest::default()).await.unwrap();
+        near.send_request("some.Service", "Wait", &task::WaitRequest::default(), Vec::new()).await.unwrap();
         heard(&mut far).await;
         far.write_all(&bytes).await.unwrap();
         drop(far);
@@ -96,7 +100,7 @@ async fn what_is_no_answer_is_the_end_of_a_connection() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_somebody_stopped_waiting_for_is_still_taken() {
     let (mut near, mut far) = pair();
-    near.send_request("some.Service", "Wait", &task::WaitRequest::default()).await.unwrap();
+    near.send_request("some.Service", "Wait", &task::WaitRequest::default(), Vec::new()).await.unwrap();
     let (call, _) = heard(&mut far).await;
     let payload = task::WaitResponse { exit_status: 7, exited_at: None }.encode_to_vec();
     let frame = frame(call, KIND_RESPONSE, &Response { status: None, payload }.encode_to_vec()).unwrap();
@@ -115,7 +119,7 @@ async fn one_that_never_stops_talking_costs_no_more_than_the_largest_answer() {
     let length = u32::try_from(MAX_MESSAGE).unwrap();
     for length in [length, length + 1, u32::MAX] {
         let (mut near, mut far) = pair();
-        near.send_request("some.Service", "Wait", &task::WaitRequest::default()).await.unwrap();
+        near.send_request("some.Service", "Wait", &task::WaitRequest::default(), Vec::new()).await.unwrap();
         heard(&mut far).await;
         let talk = async move {
             let head = [&length.to_be_bytes()[..], &1_u32.to_be_bytes(), &[KIND_RESPONSE, 0]].concat();
