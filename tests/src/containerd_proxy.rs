@@ -51,6 +51,7 @@ struct ProxyBehaviour {
     version: Option<String>,
     missing: Vec<String>,
     delayed: Vec<String>,
+    silent: Vec<String>,
     full: Vec<String>,
     sandboxes: Option<Sandboxes>,
 }
@@ -125,6 +126,11 @@ impl ContainerdProxy {
         lock(&self.behaviour).delayed = parts.iter().map(|part| (*part).to_owned()).collect();
     }
 
+    /// From now on does not answer calls whose path contains one of these.
+    pub fn set_silent(&self, parts: &[&str]) {
+        lock(&self.behaviour).silent = parts.iter().map(|part| (*part).to_owned()).collect();
+    }
+
     /// From now on fails all calls whose path contains one of these as if the disk were full.
     pub fn set_full(&self, parts: &[&str]) {
         lock(&self.behaviour).full = parts.iter().map(|part| (*part).to_owned()).collect();
@@ -158,12 +164,16 @@ fn channel(socket: PathBuf) -> Channel {
 
 async fn answer(channel: Channel, shape: &Mutex<ProxyBehaviour>, request: Request<Body>) -> Response<Body> {
     let path = request.uri().path().to_owned();
-    let (version, lacks, late, full, stores) = {
+    let (version, lacks, late, silent, full, stores) = {
         let shape = lock(shape);
         let is_of = |parts: &[String]| parts.iter().any(|part| path.contains(part));
-        let applies = [&shape.missing, &shape.delayed, &shape.full].map(|parts| is_of(parts));
-        (shape.version.clone(), applies[0], applies[1], applies[2], shape.sandboxes.is_some())
+        let [lacks, late, silent, full] =
+            [&shape.missing, &shape.delayed, &shape.silent, &shape.full].map(|parts| is_of(parts));
+        (shape.version.clone(), lacks, late, silent, full, shape.sandboxes.is_some())
     };
+    if silent {
+        std::future::pending::<()>().await;
+    }
     if lacks {
         return refusal(UNIMPLEMENTED, "this containerd does not have it");
     }

@@ -207,6 +207,11 @@ impl Client {
         self.headers.namespace.to_str().unwrap_or_default()
     }
 
+    /// How many calls containerd has answered so far, in whatever way, for which it needs its database.
+    pub(crate) fn answers(&self) -> u64 {
+        self.channel.answers()
+    }
+
     /// The socket at which containerd listens.
     pub(crate) fn address(&self) -> &Path {
         &self.address

@@ -15,21 +15,29 @@ use tonic::Code;
 use super::{FAST_CALL_LIMIT, LIMIT, assert_not_ready, assert_recovers, refused, retry};
 
 /// The configuration for an external containerd, behind a proxy, with the gateway's own network.
-fn external(root: &PrivateRoot) -> String {
+fn external(root: &PrivateRoot, answer_timeout_seconds: u32) -> String {
     format!(
-        "[containerd]\nmode = \"external\"\naddress = {:?}\nanswer_timeout_seconds = 1\n",
+        "[containerd]\nmode = \"external\"\naddress = {:?}\nanswer_timeout_seconds = {answer_timeout_seconds}\n",
         root.run().join("front.sock")
     )
 }
 
 /// A node whose containerd is behind a proxy. Both outlive the node, whose last leak scan queries containerd.
 pub(super) fn node_behind_proxy(behind: &RefCell<Option<(ExternalContainerd, ContainerdProxy)>>) -> TestNode {
+    node_behind_proxy_within(behind, 1)
+}
+
+/// The same, with a containerd that may take so many seconds to answer.
+fn node_behind_proxy_within(
+    behind: &RefCell<Option<(ExternalContainerd, ContainerdProxy)>>,
+    answer_timeout_seconds: u32,
+) -> TestNode {
     TestNode::start_configured(|root| {
         let socket = root.run().join("containerd/containerd.sock");
         let upstream = ExternalContainerd::start(root, &socket);
         *behind.borrow_mut() =
             Some((upstream, ContainerdProxy::start(&root.run().join("front.sock"), &socket)));
-        external(root)
+        external(root, answer_timeout_seconds)
     })
 }
 
@@ -49,6 +57,31 @@ fn containerd_with_hung_database_is_unavailable_although_it_answers_version() {
     hang(false);
     assert_recovers(&node);
     assert_eq!(retry("ExecSync", || node.cri().exec(&id, &["true"], 5)).exit_code, 0);
+    assert_eq!(node.pod("later").run_shell("echo works", |_| {}), "works");
+}
+
+#[test]
+fn containerd_that_is_late_for_its_check_is_busy_while_it_answers_others() {
+    let behind = RefCell::new(None);
+    let node = node_behind_proxy_within(&behind, 3);
+    let silence = |parts: &[&str]| {
+        behind.borrow().as_ref().expect("it was started with the node").1.set_silent(parts);
+    };
+    silence(&["Version/Version"]);
+    let has_waited = || node.daemon().tail().contains("it is busy");
+    assert!(
+        eventually(LIMIT, || {
+            assert_eq!(node.pod("busy").run_shell("echo works", |_| {}), "works");
+            has_waited()
+        }),
+        "{}",
+        node.daemon().tail()
+    );
+    assert_eq!(node.daemon().get("/readyz").0, 200, "{}", node.daemon().tail());
+    // Nobody else asks containerd anything now.
+    assert_not_ready(&node, "RuntimeReady", "ContainerdUnavailable", "did not answer within 3s");
+    silence(&[]);
+    assert_recovers(&node);
     assert_eq!(node.pod("later").run_shell("echo works", |_| {}), "works");
 }
 

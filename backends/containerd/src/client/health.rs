@@ -1,7 +1,9 @@
 //! Health checks of containerd and the logkeeper: background tasks that query them periodically, and readers
 //! that never wait.
 
+use std::future::Future;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +12,11 @@ use switchyard_core::backend::Condition;
 use switchyard_core::{Error, ErrorKind, Result};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use tonic::{Response, Status};
 
+use crate::base::error::{from_status, timed_out};
+use crate::client::Client;
 use crate::client::contact::Contact;
-use crate::client::{Client, call};
 
 /// The interval between two checks while the service answers.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -20,6 +24,18 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(50);
 /// The interval between two checks while the logkeeper does not answer.
 const LOGKEEPER_RECONNECT_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Into how many parts the time for an answer is divided. A pause of this daemon or of the node costs one of them: what
+/// was answered meanwhile is read in the next.
+const LOOKS: u32 = 5;
+
+/// What a check of containerd has found.
+#[derive(Debug)]
+struct Check {
+    contact: Contact,
+    /// Whether it is down because it has not answered in time.
+    is_late: bool,
+}
 
 /// The latest results of the health checks. Clones share them.
 #[derive(Debug, Clone)]
@@ -121,29 +137,42 @@ impl Health {
 
     /// Checks containerd now, whatever the latest result is; the result is not stored.
     pub(crate) async fn query_now(&self, client: &Client) -> Contact {
-        query_contact(&client.without_health_check(), self.answer_timeout).await
+        check_containerd(&client.without_health_check(), self.answer_timeout).await.contact
     }
 
-    /// Checks containerd periodically until `stop`.
+    /// Checks containerd periodically until `stop`. A containerd that is late for the check, and answers other calls
+    /// from its database meanwhile, is busy and not down: the latest result stays.
     pub(crate) async fn watch(self, client: Client, stop: CancellationToken) {
+        let mut was_busy = false;
         loop {
-            let contact = query_contact(&client, self.answer_timeout).await;
-            let up = matches!(contact, Contact::Up { .. });
-            self.contact.send_if_modified(|known| {
-                let changed = *known != contact;
-                if changed {
-                    log_contact(&contact);
-                    *known = contact;
-                }
-                changed
-            });
-            let pause = if up { CHECK_INTERVAL } else { RECONNECT_INTERVAL };
+            let answers = client.answers();
+            let Check { contact, is_late } = check_containerd(&client, self.answer_timeout).await;
+            let is_busy = is_late && client.answers() != answers;
+            if !is_busy {
+                self.note(contact);
+            } else if !was_busy {
+                tracing::warn!(limit = ?self.answer_timeout, "containerd answers other calls, but not its health check in time: it is busy");
+            }
+            was_busy = is_busy;
+            let is_up = matches!(*self.contact.borrow(), Contact::Up { .. });
+            let pause = if is_up { CHECK_INTERVAL } else { RECONNECT_INTERVAL };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.recheck.notified() => {}
                 () = stop.cancelled() => return,
             }
         }
+    }
+
+    fn note(&self, contact: Contact) {
+        self.contact.send_if_modified(|known| {
+            let changed = *known != contact;
+            if changed {
+                log_contact(&contact);
+                *known = contact;
+            }
+            changed
+        });
     }
 }
 
@@ -192,11 +221,11 @@ fn log_contact(contact: &Contact) {
 }
 
 /// Queries containerd's version, and one record: a containerd whose database hangs counts as down.
-async fn query_contact(client: &Client, limit: Duration) -> Contact {
+async fn check_containerd(client: &Client, limit: Duration) -> Check {
     let asked = async {
-        let version = call("get its version", limit, client.version().version(())).await?.version;
+        let version = ask("get its version", limit, client.version().version(())).await?.version;
         let request = api::GetNamespaceRequest { name: client.namespace().to_owned() };
-        match call("read its database", limit, client.namespaces().get(request)).await {
+        match ask("read its database", limit, client.namespaces().get(request)).await {
             // The namespace is created with the first object in it.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             other => drop(other?),
@@ -204,8 +233,27 @@ async fn query_contact(client: &Client, limit: Duration) -> Contact {
         Ok::<_, Error>(version)
     };
     match asked.await {
-        Ok(version) => Contact::Up { version },
-        // The text must be the same for each check that fails for the same reason: every change is logged.
-        Err(error) => Contact::Down { reason: format!("{}: {}", client.address().display(), error.report()) },
+        Ok(version) => Check { contact: Contact::Up { version }, is_late: false },
+        Err(error) => {
+            // The same for each check that fails for the same reason: every change is logged.
+            let reason = format!("{}: {}", client.address().display(), error.report());
+            let is_late = error.kind() == ErrorKind::DeadlineExceeded;
+            Check { contact: Contact::Down { reason }, is_late }
+        }
     }
+}
+
+/// As [`call`], but the time is counted in [`LOOKS`].
+async fn ask<T>(
+    what: &str,
+    limit: Duration,
+    asked: impl Future<Output = std::result::Result<Response<T>, Status>>,
+) -> Result<T> {
+    let mut asked = pin!(asked);
+    for _ in 0..LOOKS {
+        if let Ok(answer) = tokio::time::timeout(limit / LOOKS, &mut asked).await {
+            return answer.map(Response::into_inner).map_err(|status| from_status(what, status));
+        }
+    }
+    Err(timed_out(what, limit))
 }

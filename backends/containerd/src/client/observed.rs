@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -19,11 +19,21 @@ use tower::Service;
 /// Methods whose duration is up to others: to processes, to the network and to whoever takes the answer.
 const UNTIMED: [&str; 4] = ["Read", "Subscribe", "Wait", "Write"];
 
+/// The services that answer from containerd's database.
+const OF_DATABASE: [&str; 4] = [
+    "containerd.services.containers.v1.",
+    "containerd.services.images.v1.",
+    "containerd.services.leases.v1.",
+    "containerd.services.snapshots.v1.",
+];
+
 /// A channel to containerd whose calls are reported. Clones share the connection.
 #[derive(Debug, Clone)]
 pub(crate) struct ObservedChannel {
     channel: Channel,
     observer: Arc<dyn BackendObserver>,
+    /// How many calls have been answered from its database.
+    answers: Arc<AtomicU64>,
 }
 
 /// The future of a call's response.
@@ -31,6 +41,8 @@ pub(crate) struct ObservedResponse {
     inner: <Channel as Service<Request<Body>>>::Future,
     /// Until the response has come.
     call: Option<Call<BackendCall>>,
+    /// The count of answers, if this call is to be counted.
+    answers: Option<Arc<AtomicU64>>,
 }
 
 /// One call to containerd or a shim.
@@ -52,8 +64,13 @@ pub(crate) struct ConnectionCounter {
 // === impl ObservedChannel ===
 
 impl ObservedChannel {
-    pub(crate) const fn new(channel: Channel, observer: Arc<dyn BackendObserver>) -> Self {
-        Self { channel, observer }
+    pub(crate) fn new(channel: Channel, observer: Arc<dyn BackendObserver>) -> Self {
+        Self { channel, observer, answers: Arc::default() }
+    }
+
+    /// How many calls have been answered so far, in whatever way, for which containerd needs its database.
+    pub(crate) fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
     }
 }
 
@@ -72,8 +89,10 @@ impl Service<Request<Body>> for ObservedChannel {
         if let Some(span) = &span {
             hand_on(span.context(), request.headers_mut());
         }
+        let is_of_database = OF_DATABASE.iter().any(|service| method.starts_with(service));
+        let answers = is_of_database.then(|| Arc::clone(&self.answers));
         let call = Some(BackendCall::begin(&self.observer, method, span));
-        ObservedResponse { inner: self.channel.call(request), call }
+        ObservedResponse { inner: self.channel.call(request), call, answers }
     }
 }
 
@@ -84,7 +103,12 @@ impl Future for ObservedResponse {
         let response = ready!(Pin::new(&mut self.inner).poll(cx));
         let mut call = self.call.take().expect("a future is not polled after its end");
         Poll::Ready(match response {
-            Ok(response) => Ok(call.watch(response)),
+            Ok(response) => {
+                if let Some(answers) = &self.answers {
+                    answers.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(call.watch(response))
+            }
             Err(error) => {
                 // There is no connection, or it broke.
                 call.end(Code::Unavailable);
