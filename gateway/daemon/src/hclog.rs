@@ -13,10 +13,11 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
 
+use crate::log_filter::parse_level;
 use crate::output::print_error_if_room;
 use crate::telemetry::{TelemetryError, log_panic};
 
@@ -44,7 +45,7 @@ struct Fields {
 /// # Errors
 /// [`TelemetryError`]; nothing is changed then.
 pub fn init(level: &str) -> Result<(), TelemetryError> {
-    let filter = EnvFilter::try_new(level).map_err(TelemetryError::Level)?;
+    let filter = parse_level(level).map_err(TelemetryError::Level)?;
     tracing_subscriber::registry()
         .with(Hclog::default().with_filter(filter))
         .try_init()

@@ -48,6 +48,7 @@ mod inspect;
 pub mod layer;
 pub mod listener;
 pub mod lock;
+pub mod log_filter;
 pub mod managed;
 pub mod metrics;
 pub mod node;

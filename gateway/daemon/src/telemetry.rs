@@ -4,12 +4,12 @@ use std::backtrace::Backtrace;
 use std::io::{self, IsTerminal};
 use std::panic::PanicHookInfo;
 
-use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
-use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
+use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use crate::config::{LogConfig, LogFormat};
+use crate::log_filter::{LevelError, parse_level};
 
 mod level;
 
@@ -20,7 +20,7 @@ pub use level::{LevelView, LogLevel};
 pub enum TelemetryError {
     /// The level is invalid.
     #[error("log.level is invalid")]
-    Level(#[source] ParseError),
+    Level(#[source] LevelError),
     /// Logging is set up already.
     #[error("logs are set up already")]
     Twice(#[source] TryInitError),
@@ -32,7 +32,7 @@ pub enum TelemetryError {
 /// # Errors
 /// [`TelemetryError`]; nothing is changed then.
 pub fn init(config: &LogConfig) -> Result<LogLevel, TelemetryError> {
-    let filter = EnvFilter::try_new(&config.level).map_err(TelemetryError::Level)?;
+    let filter = parse_level(&config.level).map_err(TelemetryError::Level)?;
     let (filter, handle) = reload::Layer::new(filter);
     let output: Box<dyn Layer<Registry> + Send + Sync> = match form(config.format, io::stderr().is_terminal())
     {

@@ -5,10 +5,11 @@ use std::path::Path;
 use switchyard_core::spec::OomScoreAdj;
 use switchyard_devices::Group;
 use switchyard_nomad::HEALTHY_SLOTS;
-use tracing_subscriber::EnvFilter;
 use url::Url;
 
 use super::{Config, ContainerdMode, DevicesConfig, ImagesConfig, StreamingConfig};
+use crate::channel::report;
+use crate::log_filter::parse_level;
 
 mod admin;
 
@@ -53,11 +54,8 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         }
     }
     admin::check(&config.admin)?;
-    if let Err(error) = EnvFilter::try_new(&config.log.level) {
-        return fault(
-            "log.level",
-            format!("{:?} is neither a level nor a filter: {error}", config.log.level),
-        );
+    if let Err(error) = parse_level(&config.log.level) {
+        return fault("log.level", format!("{:?}: {}", config.log.level, report(&error)));
     }
     let containerd = &config.containerd;
     if !containerd.runtimes.contains_key(&containerd.default_runtime) {

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::ParseError;
 
+use crate::log_filter::{LevelError, parse_level};
 use crate::status::rfc3339;
 
 /// The handle to the level of this process's log. Clones share it.
@@ -70,8 +70,8 @@ impl LogLevel {
     ///
     /// # Errors
     /// `level` is neither a level nor a filter; nothing has changed.
-    pub fn configure(&self, level: &str) -> Result<(), ParseError> {
-        let filter = EnvFilter::try_new(level)?;
+    pub fn configure(&self, level: &str) -> Result<(), LevelError> {
+        let filter = parse_level(level)?;
         let mut levels = self.shared.levels.lock();
         if levels.configured != level {
             level.clone_into(&mut levels.configured);
@@ -86,8 +86,8 @@ impl LogLevel {
     ///
     /// # Errors
     /// `level` is neither a level nor a filter; nothing has changed.
-    pub fn set_temporary(&self, level: &str, time: Duration) -> Result<(), ParseError> {
-        let filter = EnvFilter::try_new(level)?;
+    pub fn set_temporary(&self, level: &str, time: Duration) -> Result<(), LevelError> {
+        let filter = parse_level(level)?;
         let temporary = TemporaryLevel {
             level: level.to_owned(),
             until: Instant::now() + time,
@@ -156,7 +156,7 @@ impl LogLevel {
     }
 
     fn apply_configured(&self, levels: &Levels) {
-        match EnvFilter::try_new(&levels.configured) {
+        match parse_level(&levels.configured) {
             Ok(filter) => (self.shared.apply)(filter),
             // It was parsed before it was stored.
             Err(error) => tracing::error!(%error, "the configured log level cannot be applied"),
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!((&*view.level, &*view.configured, view.until.is_some()), ("trace", "info", true));
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!(level.view(), LevelView { level: "info".into(), configured: "info".into(), until: None });
-        assert_eq!(*applied.lock(), ["debug", "trace", "info"]);
+        assert_eq!(*applied.lock(), ["audit=info,debug", "audit=info,trace", "audit=info,info"]);
         following.abort();
     }
 
@@ -204,7 +204,7 @@ mod tests {
         level.configure("warn").unwrap();
         level.configure("error").unwrap();
         tokio::time::sleep(Duration::from_secs(120)).await;
-        assert_eq!(*applied.lock(), ["debug", "warn", "error"]);
+        assert_eq!(*applied.lock(), ["audit=info,debug", "audit=info,warn", "audit=info,error"]);
         following.abort();
     }
 
@@ -213,6 +213,8 @@ mod tests {
         let (level, applied) = level();
         assert!(level.set_temporary("switchyard=loud", Duration::from_secs(1)).is_err());
         assert!(level.configure("a=b=c").is_err());
+        let refused = level.set_temporary("info,dbug", Duration::from_secs(1)).unwrap_err();
+        assert!(refused.to_string().starts_with("\"dbug\" is no level: error, warn, info,"), "{refused}");
         assert_eq!(level.view().level, "info");
         assert!(applied.lock().is_empty());
     }
