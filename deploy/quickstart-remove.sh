@@ -49,6 +49,8 @@ remove_all() {
     if [[ $whole ]]; then
         rm -f "$config"
         rmdir --ignore-fail-on-non-empty /etc/switchyard
+        # The pods' own directories below it have gone with them.
+        rmdir --ignore-fail-on-non-empty /var/log/switchyard 2>/dev/null || true
         say "Removed: $config."
     fi
     say "Debian packages and the build in ${binary%/quick/switchyard} stay."

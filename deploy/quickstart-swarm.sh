@@ -39,6 +39,7 @@ start_manager() {
     fi
     link_manager
     [[ -e $docker_key ]] || touch "$swarm/key-is-ours"
+    [[ -e /run/docker ]] || touch "$swarm/run-is-ours"
     echo '{}' >"$swarm/daemon.json"
     # Not by `ip netns exec`, which would hide the cgroups.
     start_detached "$swarm/pid" "$swarm/dockerd.log" \
@@ -163,6 +164,8 @@ stop_swarm() {
         rmdir --ignore-fail-on-non-empty "${docker_key%/*}" 2>/dev/null || true
     fi
     # dockerd makes them, wherever its other files are.
-    rmdir --ignore-fail-on-non-empty /run/docker/plugins /run/docker 2>/dev/null || true
+    if [[ -e $swarm/run-is-ours ]]; then
+        rmdir --ignore-fail-on-non-empty /run/docker/plugins /run/docker 2>/dev/null || true
+    fi
     rm -rf --one-file-system "$swarm"
 }

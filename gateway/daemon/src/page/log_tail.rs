@@ -91,7 +91,9 @@ fn read(location: &LogLocation) -> Result<LogTail> {
     let mut reader = match LogReader::open(location, &query) {
         Ok(reader) => reader,
         Err(ReadError::Absent(_)) => {
-            return Ok(LogTail::without_lines("Nothing was written yet, or the log was removed.".to_owned()));
+            return Ok(LogTail::without_lines(
+                "There is no log: nothing was written, or it was removed.".to_owned(),
+            ));
         }
         Err(error) => return Err(failed(error)),
     };
@@ -102,7 +104,7 @@ fn read(location: &LogLocation) -> Result<LogTail> {
             let lines = lines.finish();
             let note = match (omitted, lines.is_empty()) {
                 (true, _) => Some("A part of the log is left out: it is unreadable.".to_owned()),
-                (false, true) => Some("Nothing was written yet.".to_owned()),
+                (false, true) => Some("Nothing was written.".to_owned()),
                 (false, false) => None,
             };
             return Ok(LogTail { lines, note });
@@ -201,6 +203,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let location = LogLocation::Cri { root: dir.path().to_owned(), path: "0.log".into() };
         let absent = threads.tail("a", Ok(location)).await;
-        assert!(absent.note.unwrap().starts_with("Nothing was written yet"));
+        assert!(absent.note.unwrap().starts_with("There is no log"));
     }
 }

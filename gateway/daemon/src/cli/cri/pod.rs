@@ -61,8 +61,16 @@ impl Client {
             config: Some(config.clone()),
             runtime_handler: args.handler.clone(),
         });
-        let pod = self.runtime.run_pod_sandbox(request).await.map_err(refused("RunPodSandbox"))?;
-        let pod = pod.into_inner().pod_sandbox_id;
+        let pod = match self.runtime.run_pod_sandbox(request).await {
+            Ok(answer) => answer.into_inner().pod_sandbox_id,
+            Err(status) => {
+                if let Some(logs) = config.annotations.get(LOG_DIR_ANNOTATION) {
+                    // Made just now, and empty: that the pod was refused is what the caller has to know.
+                    let _ = fs::remove_dir(logs);
+                }
+                return Err(refused("RunPodSandbox")(status));
+            }
+        };
         let made = match self.start_in(&pod, config, args).await {
             Ok(made) => made,
             Err(error) => {

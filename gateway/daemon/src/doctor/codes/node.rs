@@ -78,7 +78,7 @@ pub(in super::super) const NOT_TMPFS: FindingCode = FindingCode::warning(
     "SY113",
     "a directory of the current boot is not on tmpfs",
     "Its contents survive a reboot, after which the daemon has to find out that they are stale, and output of containers is written to the disk twice.",
-    "Move paths.run (or logkeeper.state_dir) below /run.",
+    "Move paths.run (or logkeeper.state_dir) to a tmpfs, as /run mostly is, or mount one there.",
 );
 pub(in super::super) const MOUNT_OPTIONS: FindingCode = FindingCode::warning(
     "SY114",
