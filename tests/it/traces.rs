@@ -85,7 +85,12 @@ fn start_of_a_pod_is_one_tree_with_network_container_and_task() {
         .runtime(async |mut runtime| runtime.start_container(in_trace(start)).await)
         .expect("it starts");
 
-    let spans = spans_until(&collector, "/StartContainer");
+    let exec =
+        cri::ExecSyncRequest { container_id: container.clone(), cmd: vec!["true".into()], timeout: 30 };
+    let exec = node.cri().runtime(async |mut runtime| runtime.exec_sync(in_trace(exec)).await);
+    assert_eq!(exec.expect("it runs").exit_code, 0);
+
+    let spans = spans_until(&collector, "/ExecSync");
     let run = ["runtime.v1.RuntimeService/RunPodSandbox", "create_sandbox"];
     assert_eq!(path(&spans, "cni_add"), [run[0], run[1], "attach_network", "cni_add"]);
     let plugins: Vec<_> = spans.iter().filter(|span| span.span.name == "cni_plugin").collect();
@@ -104,6 +109,14 @@ fn start_of_a_pod_is_one_tree_with_network_container_and_task() {
     assert_eq!(path(&spans, shim), [start[0], start[1], "create_process", shim]);
     let process = "containerd.services.tasks.v1.Tasks/Start";
     assert_eq!(path(&spans, process), [start[0], start[1], "start_process", process]);
+    // The shim itself is called, which takes the trace among the metadata of the call.
+    let is_of_shim = |span: &&CollectedSpan| span.text("rpc.system").as_deref() == Some("ttrpc");
+    let of_shim: Vec<_> = spans.iter().filter(is_of_shim).collect();
+    assert!(of_shim.iter().any(|span| span.span.name.ends_with("Task/Exec")), "{:#?}", paths(&spans));
+    for span in of_shim {
+        assert_eq!(span.path(&spans)[0], "runtime.v1.RuntimeService/ExecSync");
+        assert_eq!(span.failure(), None);
+    }
     let pull = ["runtime.v1.ImageService/PullImage", "pull_image"];
     assert_eq!(path(&spans, "resolve_image"), [pull[0], pull[1], "resolve_image"]);
     assert_eq!(path(&spans, "unpack_layer"), [pull[0], pull[1], "pull_layers", "unpack_layer"]);

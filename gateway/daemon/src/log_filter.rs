@@ -10,12 +10,18 @@ pub enum LevelError {
     #[error("{0:?} is no level: error, warn, info, debug, trace, off, or filters by module as MODULE=LEVEL")]
     Word(String),
     /// A filter is malformed.
-    #[error("it is no filter")]
-    Filter(#[from] ParseError),
+    #[error("{level:?} is neither a level nor filters by module")]
+    Filter {
+        /// All that was given.
+        level: String,
+        /// What is wrong with it.
+        source: ParseError,
+    },
 }
 
-/// The target of the lines of the audit log.
+/// The target of the lines of the audit log, and the filter that lets them pass.
 const AUDIT: &str = "audit";
+const AUDIT_LINES: &str = "audit=info";
 
 /// The filter that a level means: a level, or filters by module. Lines of the audit log pass whatever it is, unless a
 /// filter names their target: they are records of the node, and not reports on how the daemon is.
@@ -29,11 +35,12 @@ pub fn parse_level(level: &str) -> Result<EnvFilter, LevelError> {
     if let Some(word) = filters().find(is_wrong) {
         return Err(LevelError::Word(word.to_owned()));
     }
-    let filter = EnvFilter::try_new(level)?;
+    let refused = |source| LevelError::Filter { level: level.to_owned(), source };
+    let filter = EnvFilter::try_new(level).map_err(refused)?;
     if filters().any(|filter| filter.split(['=', '[']).next() == Some(AUDIT)) {
         return Ok(filter);
     }
-    Ok(filter.add_directive(format!("{AUDIT}=info").parse()?))
+    Ok(filter.add_directive(AUDIT_LINES.parse().map_err(refused)?))
 }
 
 #[cfg(test)]

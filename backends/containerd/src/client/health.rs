@@ -257,3 +257,36 @@ async fn ask<T>(
     }
     Err(timed_out(what, limit))
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::poll;
+    use tokio::sync::oneshot;
+    use tokio::time::{Instant, advance};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    #[tokio::test(start_paused = true)]
+    async fn pause_of_the_daemon_is_not_held_against_containerd() {
+        let (answer, answered) = oneshot::channel();
+        let call = async { answered.await.map_err(|_| Status::cancelled("it is gone")) };
+        let mut asked = Box::pin(ask("get its version", LIMIT, call));
+        assert!(poll!(&mut asked).is_pending());
+        // Nothing has been read meanwhile; then the answer is.
+        advance(2 * LIMIT).await;
+        assert!(poll!(&mut asked).is_pending());
+        answer.send(Response::new(7)).unwrap();
+        assert_eq!(asked.await.unwrap(), 7);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_late_after_the_whole_time() {
+        let began = Instant::now();
+        let silent = std::future::pending::<std::result::Result<Response<()>, Status>>();
+        let error = ask("get its version", LIMIT, silent).await.unwrap_err();
+        assert_eq!((error.kind(), began.elapsed()), (ErrorKind::DeadlineExceeded, LIMIT));
+        assert!(error.report().contains("within 5s"), "{}", error.report());
+    }
+}

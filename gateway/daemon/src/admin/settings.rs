@@ -59,7 +59,7 @@ async fn set_level(
 ) -> Response {
     let set = requested(&query).and_then(|(level, time)| {
         let set = pages.admin.log_level.set_temporary(level, time);
-        set.map(|()| (level, time)).map_err(|error| format!("{level:?}: {}", report(&error)))
+        set.map(|()| (level, time)).map_err(|error| report(&error))
     });
     match set {
         Ok((level, time)) => {

@@ -55,7 +55,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     admin::check(&config.admin)?;
     if let Err(error) = parse_level(&config.log.level) {
-        return fault("log.level", format!("{:?}: {}", config.log.level, report(&error)));
+        return fault("log.level", report(&error));
     }
     let containerd = &config.containerd;
     if !containerd.runtimes.contains_key(&containerd.default_runtime) {
