@@ -23,7 +23,7 @@ use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::node::{LIMIT, SwarmNode, assigned, task};
 use switchyard_tests::swarm::worker::SwarmWorker;
 
-use super::services::{objects, registry, tasks};
+use super::services::{registry, tasks, wait_all_removed};
 
 /// How long one try of a connection may take.
 const TRY: Duration = Duration::from_secs(2);
@@ -218,7 +218,7 @@ fn wait_running(cluster: &SwarmCluster, service: &str) {
 #[track_caller]
 fn remove(cluster: &SwarmCluster, worker: &SwarmWorker, service: &str) {
     cluster.docker(&["service", "rm", service]);
-    cluster.wait_until("its tasks are removed", || objects(worker).is_empty());
+    wait_all_removed(cluster, worker);
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or
             worker.daemon().wait_killed();
             worker.daemon().restart();
         }
-        cluster.wait_until("its tasks are removed", || objects(&worker).is_empty());
+        wait_all_removed(&cluster, &worker);
         let is_clean = || devices(&cluster).is_empty() && bridges(&worker.root().run()).is_empty();
         assert!(eventually(LIMIT, is_clean), "{begin:?}, {end:?}: {:?}", devices(&cluster));
     }

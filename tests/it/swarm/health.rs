@@ -15,7 +15,7 @@ use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::node::{LIMIT, SwarmNode, assigned, task};
 use switchyard_tests::swarm::worker::SwarmWorker;
 
-use super::services::{create, ids, objects, registry, tasks};
+use super::services::{create, ids, objects, registry, tasks, wait_all_removed};
 
 /// The error of a task that was unhealthy and did not end by its stop signal, in docker's words.
 const UNHEALTHY: &str = "task: non-zero exit (137): dockerexec: unhealthy container";
@@ -137,5 +137,5 @@ fn service_is_healthy_over_kills_amid_its_checks_until_a_check_fails() {
     cluster.wait_until(UNHEALTHY, || is(UNHEALTHY));
     assert!(is(" Failed "));
     cluster.docker(&["service", "rm", "web"]);
-    cluster.wait_until("all tasks are removed", || objects(&worker).is_empty());
+    wait_all_removed(&cluster, &worker);
 }

@@ -12,7 +12,7 @@ use switchyard_tests::host::eventually;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::worker::SwarmWorker;
 
-use super::services::{create, objects, registry, tasks};
+use super::services::{create, objects, registry, tasks, wait_all_removed};
 
 /// How long something may take to appear.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -151,8 +151,7 @@ fn logs_of_running_rotated_and_ended_tasks_are_what_was_printed() {
     follower.wait_lines(LINES as usize);
     assert_same("a follower", &follower.interrupt(), &all);
     cluster.docker(&["service", "rm", "count"]);
-    cluster.wait_until("the task is removed", || objects(&worker).is_empty());
-    assert!(log_files(&worker).is_empty());
+    wait_all_removed(&cluster, &worker);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use switchyard_tests::swarm::worker::{SwarmWorker, WorkerTask};
 use tonic::Status;
 
 use super::resources::{Pod, is_waiting, running};
-use super::services::{create, objects, registry, tasks};
+use super::services::{create, registry, tasks, wait_all_removed};
 use crate::nomad::devices::{LaunchedDevicePlugin, make_device};
 
 /// How many tasks each orchestrator has; `SWITCHYARD_TEST_TASKS` sets another number.
@@ -105,7 +105,7 @@ fn tasks_of_all_orchestrators_outlive_a_kill_of_the_daemon_beside_each_other() {
     assert_eq!(count(&worker.tasks(), "kubernetes"), 0);
     assert_eq!(count(&worker.tasks(), "swarm"), each);
     cluster.docker(&["service", "rm", "many"]);
-    cluster.wait_until("all tasks are removed", || objects(&worker).is_empty());
+    wait_all_removed(&cluster, &worker);
 }
 
 /// Creates a service with a port of the node, which is not tried again.
@@ -160,7 +160,7 @@ fn last_port_goes_to_one_orchestrator_and_the_others_are_told_which() {
     is_refused_by(agent.driver().start(&job.config).expect_err("a service has it").message(), "swarm");
     is_refused_by(pod_with_port(&worker, &image).err().expect("a service has it").message(), "swarm");
     cluster.docker(&["service", "rm", "web"]);
-    cluster.wait_until("its task is removed", || objects(&worker).is_empty());
+    wait_all_removed(&cluster, &worker);
     agent.driver().start(&job.config).expect("the port is free");
     end(&agent, job);
     worker.output(&["swarm", "leave"]);

@@ -8,7 +8,7 @@ use switchyard_tests::host::number;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::worker::SwarmWorker;
 
-use super::services::{create, ids, objects, registry, tasks};
+use super::services::{create, ids, objects, registry, tasks, wait_all_removed};
 
 /// How many tasks there are; `SWITCHYARD_TEST_TASKS` sets another number.
 const TASKS: usize = 20;
@@ -63,5 +63,5 @@ fn many_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told() {
         all_run(&cluster, &worker, count) && processes(&worker).keys().all(|id| !running.contains_key(id))
     });
     cluster.docker(&["service", "rm", "many"]);
-    cluster.wait_until("all tasks are removed", || objects(&worker).is_empty());
+    wait_all_removed(&cluster, &worker);
 }

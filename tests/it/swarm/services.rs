@@ -59,6 +59,15 @@ pub(super) fn objects(worker: &SwarmWorker) -> Vec<(String, String)> {
     shown
 }
 
+/// Waits until the node has no task of the swarm and no log of one. A task is listed until its container is removed;
+/// its log is removed after that.
+#[track_caller]
+pub(super) fn wait_all_removed(cluster: &SwarmCluster, worker: &SwarmWorker) {
+    let logs = worker.root().state().join("swarm-logs");
+    let has_logs = || fs::read_dir(&logs).is_ok_and(|mut entries| entries.next().is_some());
+    cluster.wait_until("all tasks and their logs are removed", || objects(worker).is_empty() && !has_logs());
+}
+
 #[test]
 fn service_runs_outlives_kills_of_the_daemon_and_is_removed() {
     let cluster = SwarmCluster::new();
@@ -85,10 +94,7 @@ fn service_runs_outlives_kills_of_the_daemon_and_is_removed() {
     cluster.docker(&["service", "scale", "--detach", "web=1"]);
     cluster.wait_until("one task is removed", || objects(&worker).len() == 1);
     cluster.docker(&["service", "rm", "web"]);
-    cluster.wait_until("all tasks are removed", || objects(&worker).is_empty());
-    let logs = worker.root().state().join("swarm-logs");
-    let left: Vec<_> = fs::read_dir(logs).map(|entries| entries.flatten().collect()).unwrap_or_default();
-    assert!(left.is_empty(), "{left:?}");
+    wait_all_removed(&cluster, &worker);
 }
 
 #[test]
@@ -132,7 +138,7 @@ fn volume_stays_after_its_service_until_an_operator_removes_it() {
     let refused = worker.refusal(&["volume", "rm", "data"]);
     assert!(refused.contains("volume \"data\" is used by task "), "{refused}");
     cluster.docker(&["service", "rm", "web"]);
-    cluster.wait_until("its task is removed", || objects(&worker).is_empty());
+    wait_all_removed(&cluster, &worker);
     let file = worker.root().state().join("volumes/swarm/data/file");
     assert_eq!(fs::read_to_string(&file).expect("it is kept"), "kept\n");
     assert_eq!(worker.output(&["volume", "rm", "data"]), "removed data\n");

@@ -6,7 +6,7 @@ use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::worker::SwarmWorker;
 
 use super::resources::running;
-use super::services::{create, ids, objects, registry, tasks};
+use super::services::{create, ids, registry, tasks, wait_all_removed};
 
 /// The ids of the tasks that run on the daemon. Those that an update has replaced are in the history of the manager,
 /// and ended.
@@ -72,5 +72,5 @@ fn service_is_updated_in_both_orders_and_moves_with_the_availability_of_the_node
     availability("active");
     cluster.wait_until("all tasks run again", || running(&cluster, "web") == 3 && live(&worker).len() == 3);
     cluster.docker(&["service", "rm", "web"]);
-    cluster.wait_until("all tasks are removed", || objects(&worker).is_empty());
+    wait_all_removed(&cluster, &worker);
 }
