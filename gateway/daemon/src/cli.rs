@@ -353,7 +353,7 @@ fn logkeeper(
     let mut config = switchyard_logkeeper::Config::new(socket, state_dir);
     config.sandbox = sandbox && !no_sandbox;
     config.build = VERSION.to_owned();
-    Ok(switchyard_logkeeper::run(config, || service_manager::ready("Keeping logs"))?)
+    Ok(switchyard_logkeeper::run(config, || service_manager::ready_of_single_thread("Keeping logs"))?)
 }
 
 fn config_command(command: ConfigCommand) -> Result<(), CliError> {

@@ -1,5 +1,12 @@
 //! Notifications to systemd (sd_notify(3)). Without systemd they do nothing.
+//!
+//! Sending one waits while the manager does not read its socket. The daemon leaves that to a thread, so that a manager
+//! that hangs blocks none of the threads that serve; what does not fit into the thread's queue is dropped.
 
+use std::env;
+use std::sync::LazyLock;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -8,9 +15,25 @@ use tokio::time::MissedTickBehavior;
 use crate::self_check::SelfCheck;
 use crate::shutdown::Shutdown;
 
+/// How many notifications wait for the service manager at most.
+const QUEUE: usize = 16;
+
+/// The queue of the thread that sends notifications; `None` if there is no service manager, or no thread for it.
+static SENDER: LazyLock<Option<SyncSender<String>>> = LazyLock::new(|| {
+    env::var_os("NOTIFY_SOCKET")?;
+    start_sender(|text| sd_notify::notify(&[NotifyState::Custom(text)]))
+});
+
 /// Notifies that the daemon serves.
 pub fn ready(status: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// Notifies that a process serves which has one thread: waits until the service manager has read it.
+pub fn ready_of_single_thread(status: &str) {
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(status)]) {
+        tracing::warn!(%error, "cannot notify the service manager");
+    }
 }
 
 /// Notifies that the daemon reloads its configuration, until the answer is dropped.
@@ -67,8 +90,84 @@ pub async fn feed_watchdog(check: SelfCheck, shutdown: Shutdown) {
     }
 }
 
+/// Leaves a notification to the thread that sends them. Never waits.
 fn notify(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "cannot notify the service manager");
+    if let Some(sender) = &*SENDER {
+        enqueue(sender, states);
+    }
+}
+
+fn enqueue(sender: &SyncSender<String>, states: &[NotifyState<'_>]) {
+    let lines: Vec<String> = states.iter().map(ToString::to_string).collect();
+    match sender.try_send(lines.join("\n")) {
+        Ok(()) => {}
+        Err(TrySendError::Full(_)) => {
+            tracing::warn!("the service manager does not read its notifications: one is dropped");
+        }
+        Err(TrySendError::Disconnected(_)) => {
+            tracing::warn!(
+                "the thread that notifies the service manager has ended: a notification is dropped"
+            );
+        }
+    }
+}
+
+/// Starts the thread, which lives as long as the process.
+fn start_sender(send: impl Fn(&str) -> std::io::Result<()> + Send + 'static) -> Option<SyncSender<String>> {
+    let (sender, texts) = sync_channel::<String>(QUEUE);
+    let started = thread::Builder::new().name("notify".into()).spawn(move || {
+        for text in texts {
+            if let Err(error) = send(&text) {
+                tracing::warn!(%error, "cannot notify the service manager");
+            }
+        }
+    });
+    match started {
+        Ok(_) => Some(sender),
+        Err(error) => {
+            tracing::warn!(%error, "cannot start the thread that notifies the service manager");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn notifications_are_sent_in_their_order() {
+        let (seen, texts) = mpsc::channel();
+        let sender = start_sender(move |text| {
+            seen.send(text.to_owned()).unwrap();
+            Ok(())
+        });
+        let sender = sender.unwrap();
+        enqueue(&sender, &[NotifyState::Ready, NotifyState::Status("Serving")]);
+        enqueue(&sender, &[NotifyState::Watchdog]);
+        assert_eq!([texts.recv().unwrap(), texts.recv().unwrap()], ["READY=1\nSTATUS=Serving", "WATCHDOG=1"]);
+    }
+
+    #[test]
+    fn manager_that_does_not_read_blocks_nobody() {
+        let (release, released) = mpsc::channel::<()>();
+        let (seen, texts) = mpsc::channel();
+        let sender = start_sender(move |text| {
+            // Ends with the other side.
+            let _ = released.recv();
+            seen.send(text.to_owned()).unwrap();
+            Ok(())
+        });
+        let sender = sender.unwrap();
+        for _ in 0..10 * QUEUE {
+            enqueue(&sender, &[NotifyState::Watchdog]);
+        }
+        drop(release);
+        drop(sender);
+        // Those of the queue, and the one at which the thread waited if it had begun.
+        let count = texts.iter().count();
+        assert!((QUEUE..=QUEUE + 1).contains(&count), "{count}");
     }
 }
