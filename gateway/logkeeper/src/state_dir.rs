@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use serde::{Deserialize, Serialize};
 
 use switchyard_steps::{Step, reach};
@@ -190,15 +190,17 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
 ///
 /// A full file system passes, since the logkeeper can work without spools, though with less safety.
 fn probe(path: &Path) -> io::Result<()> {
-    let (reader, writer) = nix::unistd::pipe()?;
+    let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     let reader = File::from(reader);
     let mut writer = File::from(writer);
     let page = [0; 4096];
     writer.write_all(&page)?;
     writer.write_all(&page)?;
-    drop(writer);
     let probed = Spool::create(path).and_then(|mut spool| {
-        while spool.receive(&reader, page.len())? > 0 {}
+        // Not until the end of the pipe: a process that another thread starts now may hold its writer.
+        while spool.pending() < 2 * PAGE {
+            spool.receive(&reader, page.len())?;
+        }
         spool.advance(PAGE);
         spool.release(0, PAGE)
     });
