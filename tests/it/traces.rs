@@ -1,12 +1,10 @@
 //! What the daemon exports of the start of a pod, and of a Nomad task, on a real containerd.
 
-use std::time::Duration;
-
 use serde_json::json;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::driver_client::DriverClient;
-use switchyard_tests::host::eventually;
+use switchyard_tests::host::{LIMIT, eventually};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::trace_collector::{CollectedSpan, TraceCollector};
@@ -16,9 +14,6 @@ use crate::history::SECRET;
 use crate::images::with_file;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
-
-/// How long spans may take to be sent.
-const LIMIT: Duration = Duration::from_secs(30);
 
 fn in_trace<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
@@ -112,7 +107,9 @@ fn start_of_a_pod_is_one_tree_with_network_container_and_task() {
     // The shim itself is called, which takes the trace among the metadata of the call.
     let is_of_shim = |span: &&CollectedSpan| span.text("rpc.system").as_deref() == Some("ttrpc");
     let of_shim: Vec<_> = spans.iter().filter(is_of_shim).collect();
-    assert!(of_shim.iter().any(|span| span.span.name.ends_with("Task/Exec")), "{:#?}", paths(&spans));
+    for call in ["Task/Exec", "Task/Start", "Task/Wait"] {
+        assert!(of_shim.iter().any(|span| span.span.name.ends_with(call)), "{call}: {:#?}", paths(&spans));
+    }
     for span in of_shim {
         assert_eq!(span.path(&spans)[0], "runtime.v1.RuntimeService/ExecSync");
         assert_eq!(span.failure(), None);

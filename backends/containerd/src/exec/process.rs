@@ -18,7 +18,7 @@ use containerd_client::services::v1 as api;
 use containerd_client::types::v1::Status as State;
 use parking_lot::Mutex;
 use switchyard_core::spec::{ExecSpec, Signal};
-use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_core::{Error, ErrorKind, Result, trace};
 use switchyard_proto::containerd::task::v2 as task;
 use switchyard_steps::{Step, reach};
 use tokio::net::unix::pipe;
@@ -187,14 +187,15 @@ impl Exec {
             let exec = self.id.clone();
             let permit = Arc::clone(&permit);
             let (sender, receiver) = oneshot::channel();
-            self.execs.tracker.spawn(async move {
+            // The span of `Wait`, which begins here, ends with the process or when nobody waits for it any more.
+            self.execs.tracker.spawn(trace::inherit(async move {
                 let process = ExecRef { task: &task, exec: &exec };
                 // The caller has given up long before this timeout.
                 let answer = timeout(START_TIMEOUT, start(&mut shim, process)).await.unwrap_or(Answer::Lost);
                 // The receiver is gone if the caller has given up.
                 let _ = sender.send((shim, answer));
                 drop((socket_guard, permit));
-            });
+            }));
             match receiver.await {
                 Ok((shim, Answer::Done(pid))) => {
                     self.set_connection(ShimConnection::AwaitingExit(shim));
