@@ -9,13 +9,10 @@ use std::process::{Child, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use switchyard_tests::host::eventually;
+use switchyard_tests::host::{LIMIT, eventually};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::Agent;
 use switchyard_tests::nomad::task::TaskSetup;
-
-/// How long something may take to appear.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a task may take to end.
 const RUN: Duration = Duration::from_secs(60);
@@ -123,6 +120,8 @@ fn task_without_log_is_refused_with_the_reason() {
     assert!(error.contains("has no log: its pod has no log directory, or it has no log path"), "{error}");
     let error = refused(&node.call(&["logs", "no such task"]));
     assert!(error.contains("nothing has the name \"no such task\""), "{error}");
+    let error = refused(&node.call(&["logs", pod.id()]));
+    assert!(error.contains("is a sandbox: name one of its tasks"), "{error}");
     let created = pod.create(&node.container("created", &["true"]));
     let error = refused(&node.call(&["logs", &created]));
     assert!(error.contains("has no log file: it was not started yet"), "{error}");

@@ -144,13 +144,13 @@ impl AdminPages {
     /// Metrics and health, which all listeners serve. Without the metrics of containers, which are configured,
     /// they contain no names of objects and, on the network, no reasons.
     fn monitored(&self, reach: Reach) -> Router<ListenerPages> {
-        let router = Router::new()
+        Router::new()
             .route("/livez", get(async || text(StatusCode::OK, "ok\n".into())))
             .route("/readyz", get(readyz))
             .route("/readyz/{part}", get(readyz_part))
             .route("/healthz", get(readyz))
-            .route("/metrics", get(metrics));
-        if self.serves_containers(reach) { router.merge(containers::routes()) } else { router }
+            .route("/metrics", get(metrics))
+            .merge(containers::routes(self.serves_containers(reach)))
     }
 }
 

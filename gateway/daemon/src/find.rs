@@ -6,7 +6,7 @@ use std::sync::Arc;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::Owner;
 use switchyard_core::table::{Sandbox, Task};
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, ErrorKind, Result};
 
 use crate::status::{Candidate, ObjectId, OfSeveral, select};
 use crate::wiring;
@@ -30,11 +30,20 @@ pub(crate) fn object(gateway: &Gateway, name: &str) -> Result<Found> {
 /// The same among tasks alone; of several tasks under one name, the newest.
 ///
 /// # Errors
-/// As [`object`].
+/// As [`object`]; `FailedPrecondition` if a sandbox is meant.
 pub(crate) fn task(gateway: &Gateway, name: &str) -> Result<(Arc<Sandbox>, Arc<Task>)> {
-    let mut tasks = all(gateway)?;
-    tasks.retain(|found| found.task.is_some());
-    let Found { sandbox, task } = one_of(tasks, name, OfSeveral::Newest)?;
+    let (tasks, sandboxes): (Vec<_>, Vec<_>) =
+        all(gateway)?.into_iter().partition(|found| found.task.is_some());
+    let found = one_of(tasks, name, OfSeveral::Newest).map_err(|error| {
+        if error.kind() == ErrorKind::NotFound && one_of(sandboxes, name, OfSeveral::Newest).is_ok() {
+            Error::failed_precondition(format!(
+                "{name:?} is a sandbox: name one of its tasks, which `switchyard ps` lists with it"
+            ))
+        } else {
+            error
+        }
+    })?;
+    let Found { sandbox, task } = found;
     Ok((sandbox, task.ok_or_else(|| Error::internal("a sandbox was found among tasks"))?))
 }
 

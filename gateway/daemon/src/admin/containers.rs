@@ -36,8 +36,15 @@ struct ContainersQuery {
     owner: Option<String>,
 }
 
-pub(super) fn routes() -> Router<ListenerPages> {
-    Router::new().route(PATH, get(containers))
+/// The page of metrics, or why this listener does not serve it.
+pub(super) fn routes(is_served: bool) -> Router<ListenerPages> {
+    let route = if is_served {
+        get(containers)
+    } else {
+        let why = "this listener does not serve the metrics of containers: see admin.container_metrics\n";
+        get(async move || text(StatusCode::NOT_FOUND, why.into()))
+    };
+    Router::new().route(PATH, route)
 }
 
 /// The routes of the unix socket alone.

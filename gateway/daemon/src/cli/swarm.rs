@@ -193,32 +193,29 @@ fn shown(view: &SwarmView) -> String {
 
 /// Reads the token, and warns if others can read it too.
 fn read_token(path: &Path) -> Result<String, DaemonError> {
-    let failed = |fault: io::Error| {
-        DaemonError::Told(format!("cannot read the join token from {}: {fault}", path.display()))
-    };
+    let is_stdin = path == Path::new("-");
+    let place = if is_stdin { "standard input".to_owned() } else { path.display().to_string() };
+    let failed =
+        |fault: io::Error| DaemonError::Told(format!("cannot read the join token from {place}: {fault}"));
     let mut token = String::new();
-    if path == Path::new("-") {
+    if is_stdin {
         io::stdin().lock().take(TOKEN_MAX + 1).read_to_string(&mut token).map_err(failed)?;
     } else {
         let file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if metadata.is_file() && metadata.mode() & OTHERS_READ != 0 {
             print_error(format!(
-                "switchyard: warning: every user can read the join token in {}: chmod 0600 it\n",
-                path.display()
+                "switchyard: warning: every user can read the join token in {place}: chmod 0600 it\n"
             ))?;
         }
         file.take(TOKEN_MAX + 1).read_to_string(&mut token).map_err(failed)?;
     }
     if token.len() as u64 > TOKEN_MAX {
-        let text = format!("{} has more than {TOKEN_MAX} bytes, and no join token has", path.display());
+        let text = format!("{place} has more than {TOKEN_MAX} bytes, and no join token has");
         return Err(DaemonError::Told(text));
     }
     if token.trim().is_empty() {
-        return Err(DaemonError::Told(format!(
-            "{} is empty: the join token is expected there",
-            path.display()
-        )));
+        return Err(DaemonError::Told(format!("{place} is empty: the join token is expected there")));
     }
     Ok(token.trim().to_owned())
 }

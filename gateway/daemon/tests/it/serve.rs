@@ -307,6 +307,10 @@ async fn command_line_pods_are_visible_to_all_commands() {
     let (code, out, err) = cri(&["rm", pod]).await;
     assert_eq!((code, out), (Some(0), format!("removed {pod}\n")), "{err}");
     assert_eq!(cri(&["pods", "--output", "json"]).await.1.trim(), "[]");
+    for command in ["stop", "rm"] {
+        let (code, _, err) = cri(&[command, pod]).await;
+        assert!(code == Some(1) && err.contains("does not exist (NotFound)"), "{err}");
+    }
     daemon.stop().await.unwrap();
 }
 

@@ -129,12 +129,14 @@ impl Client {
 
     /// The pod's primary address; empty with the host's network.
     async fn address_of(&mut self, pod: &str) -> Result<String, CriError> {
+        Ok(self.status_of(pod).await?.network.unwrap_or_default().ip)
+    }
+
+    async fn status_of(&mut self, pod: &str) -> Result<cri::PodSandboxStatus, CriError> {
         let request =
             self.request(cri::PodSandboxStatusRequest { pod_sandbox_id: pod.to_owned(), verbose: false });
         let answer = self.runtime.pod_sandbox_status(request).await.map_err(refused("PodSandboxStatus"))?;
-        let status = answer.into_inner().status;
-        let status = status.ok_or(CriError::Incomplete { call: "PodSandboxStatus", what: "a status" })?;
-        Ok(status.network.unwrap_or_default().ip)
+        answer.into_inner().status.ok_or(CriError::Incomplete { call: "PodSandboxStatus", what: "a status" })
     }
 
     /// Runs a command, waits for its exit and prints its output.
@@ -164,21 +166,25 @@ impl Client {
         Ok(if answer.exit_code == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Stops a pod.
+    /// Stops a pod. A runtime stops a pod that does not exist with success, for the kubelet, which may ask again: a
+    /// person is told of it.
     pub(super) async fn stop(&mut self, pod: String) -> Result<(), CriError> {
+        self.status_of(&pod).await?;
         let request = self.request(cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() });
         self.runtime.stop_pod_sandbox(request).await.map_err(refused("StopPodSandbox"))?;
         self.done("stopped", &pod)
     }
 
-    /// Stops and removes a pod.
+    /// Stops and removes a pod; one that does not exist is an error, as for [`stop`](Self::stop).
     pub(super) async fn remove(&mut self, pod: String) -> Result<(), CriError> {
         self.remove_pod(pod.clone()).await?;
         self.done("removed", &pod)
     }
 
     async fn remove_pod(&mut self, pod: String) -> Result<(), CriError> {
-        let logs = self.log_dir_of(&pod).await?;
+        // The log directory that `run` created for this pod, if any.
+        let logs = self.status_of(&pod).await?.annotations.get(LOG_DIR_ANNOTATION).map(PathBuf::from);
+        let logs = logs.filter(|dir| is_own_log_dir(dir));
         // RemovePodSandbox kills the processes; a stop first gives them their grace period.
         let request = self.request(cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() });
         self.runtime.stop_pod_sandbox(request).await.map_err(refused("StopPodSandbox"))?;
@@ -193,20 +199,6 @@ impl Client {
             }
         }
         Ok(())
-    }
-
-    /// The log directory that [`run`](Self::run) created for this pod, if any.
-    async fn log_dir_of(&mut self, pod: &str) -> Result<Option<PathBuf>, CriError> {
-        let request =
-            self.request(cri::PodSandboxStatusRequest { pod_sandbox_id: pod.to_owned(), verbose: false });
-        let status = match self.runtime.pod_sandbox_status(request).await {
-            Ok(answer) => answer.into_inner().status.unwrap_or_default(),
-            // Whether a pod that does not exist is an error is decided by the runtime.
-            Err(status) if status.code() == tonic::Code::NotFound => return Ok(None),
-            Err(status) => return Err(refused("PodSandboxStatus")(status)),
-        };
-        let dir = status.annotations.get(LOG_DIR_ANNOTATION).map(PathBuf::from);
-        Ok(dir.filter(|dir| is_own_log_dir(dir)))
     }
 
     /// Prints the result for an object.

@@ -139,6 +139,10 @@ async fn listeners_serve_containers_as_configured() {
             let (status, text) = page.get("/metrics/containers").await;
             let expected = if is_served { StatusCode::OK } else { StatusCode::NOT_FOUND };
             assert_eq!(status, expected, "{exposure:?} on the {name}: {text}");
+            assert!(
+                is_served || text.contains("admin.container_metrics"),
+                "{exposure:?} on the {name}: {text}"
+            );
             assert_eq!(text.contains("nomad_job=\"shop\""), is_served, "{exposure:?} on the {name}: {text}");
             // There the list is a page for browsers, which do not read metrics.
             if name == "admin address" {
