@@ -3,21 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1 as cri;
-use switchyard_tests::host::eventually;
+use switchyard_tests::host::{LIMIT, eventually};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::agent::Agent;
 use switchyard_tests::nomad::task::TaskSetup;
 use switchyard_tests::prereq;
 
 use crate::history::{SECRET, audited, audited_node, collect};
-
-/// How long something may take to appear.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// A user without rights, and groups without names.
 const NOBODY: &str = "65534";

@@ -9,10 +9,25 @@ pub mod runtimes;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// How long anything may take that a test waits for, unless the time says something itself. It only ends a test
+/// that will not pass, so it is far more than what a busy machine needs.
+pub const LIMIT: Duration = Duration::from_secs(120);
 /// The interval at which a condition is polled.
 const POLL: Duration = Duration::from_millis(10);
+
+/// Sets the flag when it is dropped: threads of a scope that go on until then end also when the test fails meanwhile,
+/// which would wait for them otherwise.
+#[derive(Debug)]
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
 
 /// Eight random hex digits, for names that must not collide between tests that run at the same time.
 #[must_use]

@@ -4,7 +4,7 @@
 //! sends the client to `/token` on the same address, which takes the password and gives out a token of one
 //! repository.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -198,7 +198,10 @@ impl ProxyServer {
                 break length;
             }
             let mut block = [0; 8192];
-            let count = client.read(&mut block)?;
+            let count = match client.read(&mut block) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                count => count?,
+            };
             if count == 0 {
                 return Ok(());
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
@@ -15,12 +15,10 @@ use switchyard_core::backend::{Backend, Condition, SandboxBackend, SandboxDetail
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::spec::{HostAddress, HostEntry, MacAddress, PortMapping, Protocol, Signal};
 use switchyard_tests::backend_fixture::BackendFixture;
-use switchyard_tests::host::eventually;
+use switchyard_tests::host::{LIMIT, eventually};
 
 use super::{CallerFixture, bridged};
 
-/// How long a server may take to answer.
-const LIMIT: Duration = Duration::from_secs(20);
 /// How long one try may take.
 const TRY: Duration = Duration::from_secs(2);
 /// The number of sandboxes that are created concurrently.
@@ -124,7 +122,13 @@ fn assert_udp_received(details: &SandboxDetails, published: SocketAddr) {
     let outside = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
     outside.send_to(b"word", published).expect("it can be sent");
     let mut received = [0; 16];
-    let length = inside.recv(&mut received).expect("a datagram comes within two seconds");
+    let length = loop {
+        match inside.recv(&mut received) {
+            // The process was stopped for a moment, as a snapshot of a virtual machine does.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            length => break length.expect("a datagram comes within two seconds"),
+        }
+    };
     assert_eq!(&received[..length], b"word");
 }
 

@@ -1,6 +1,6 @@
 //! The watchdog of the service manager: what clients or containerd do does not make the daemon seem dead.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
+use switchyard_tests::host::SetOnDrop;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::scratch::Scratch;
 
@@ -41,8 +42,12 @@ impl Notifications {
     fn wait_watchdog(&self) {
         let mut buffer = [0; 4096];
         loop {
-            let length =
-                self.socket.recv(&mut buffer).expect("the daemon reports before the watchdog's limit");
+            let length = match self.socket.recv(&mut buffer) {
+                // The kernel interrupts a wait with a timeout when the process is stopped, as debuggers and
+                // snapshots of virtual machines do.
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                received => received.expect("the daemon reports before the watchdog's limit"),
+            };
             if String::from_utf8_lossy(&buffer[..length]).lines().any(|line| line == "WATCHDOG=1") {
                 return;
             }
@@ -78,6 +83,7 @@ fn neither_a_thousand_clients_nor_a_hung_containerd_trip_the_watchdog() {
     let run = node.root().run();
     let stop = AtomicBool::new(false);
     thread::scope(|threads| {
+        let _stop = SetOnDrop(&stop);
         for (socket, words) in [("cri.sock", PREFACE), ("nomad.sock", PREFACE), ("admin.sock", PAGE)] {
             let socket = run.join(socket);
             let stop = &stop;
@@ -86,7 +92,6 @@ fn neither_a_thousand_clients_nor_a_hung_containerd_trip_the_watchdog() {
         for _ in 0..4 {
             notifications.wait_watchdog();
         }
-        stop.store(true, Ordering::Relaxed);
     });
     let containerd = node.containerd_pid();
     kill(containerd, Signal::SIGSTOP).expect("it runs");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use switchyard_tests::host::eventually;
+use switchyard_tests::host::{SetOnDrop, eventually};
 use switchyard_tests::node::TestNode;
 
 use super::{hang_up, metric};
@@ -26,6 +26,7 @@ fn a_thousand_hangups_with_good_and_bad_files_fail_no_request() {
     };
     let before = descriptors();
     let (pods, pulls) = thread::scope(|scope| {
+        let end = SetOnDrop(&stopped);
         let pods = scope.spawn(|| {
             let mut count = 0;
             while !stopped.load(Ordering::Relaxed) {
@@ -57,7 +58,7 @@ fn a_thousand_hangups_with_good_and_bad_files_fail_no_request() {
             hang_up(&node);
             thread::sleep(Duration::from_millis(5));
         }
-        stopped.store(true, Ordering::Relaxed);
+        drop(end);
         (pods.join().expect("no pod failed"), pulls.join().expect("no pull failed"))
     });
     assert!(pods > 0 && pulls > 0, "{pods} pods, {pulls} pulls");

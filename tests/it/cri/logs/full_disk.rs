@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use switchyard_tests::host::eventually;
+use switchyard_tests::host::{SetOnDrop, eventually};
 use switchyard_tests::node::{TestNode, log_content};
 
 use super::writers::{LIMIT, share, shared_dir};
@@ -211,6 +211,7 @@ fn log_follower_on_a_full_disk_sees_whole_lines_and_log_resumes() {
     };
     let over = AtomicBool::new(false);
     let followed = thread::scope(|scope| {
+        let end = SetOnDrop(&over);
         let follower = scope.spawn(|| follow(&log, &over));
         goes_on(1000);
         node.cri().reopen_log(&id).expect("the file is there");
@@ -224,7 +225,7 @@ fn log_follower_on_a_full_disk_sees_whole_lines_and_log_resumes() {
         pod.wait_log("main", |lines| lines.len() > 5);
         fs::write(dir.join("end"), "").expect("the root can be written");
         assert_eq!(node.cri().wait_exit(&id).exit_code, 0);
-        over.store(true, Ordering::Release);
+        drop(end);
         follower.join().expect("a log can be read")
     });
     let (kept, lost) = written_and_lost(&[&old, &log]);
