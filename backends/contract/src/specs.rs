@@ -62,6 +62,7 @@ pub fn task(owner: Owner, name: &str, image: &str, command: &[&str]) -> TaskSpec
         args: Vec::new(),
         cwd: None,
         env: Vec::new(),
+        unset_env: Vec::new(),
         user: UserSpec::default(),
         mounts: Vec::new(),
         devices: Vec::new(),

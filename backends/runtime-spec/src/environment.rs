@@ -1,5 +1,6 @@
 //! Command line, environment and working directory of the main process.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use switchyard_core::spec::{EnvVar, PidMode, TaskSpec};
@@ -78,6 +79,14 @@ impl Environment {
         Ok(())
     }
 
+    /// Removes variables, except those that the request sets.
+    fn unset(&mut self, names: &[String], set: &[EnvVar]) {
+        let set: HashSet<&str> = set.iter().map(|var| var.name.as_str()).collect();
+        let unset: HashSet<&str> =
+            names.iter().map(String::as_str).filter(|name| !set.contains(name)).collect();
+        self.entries.retain(|(name, _)| !unset.contains(name.as_str()));
+    }
+
     /// The lines of a spec.
     #[must_use]
     pub fn into_lines(self) -> Vec<String> {
@@ -85,7 +94,8 @@ impl Environment {
     }
 }
 
-/// The environment of a task: the image's, then `HOSTNAME`, then the request's.
+/// The environment of a task: the image's, then `HOSTNAME`, then the request's; `PATH` and `TERM` if none of these has
+/// them. What the request unsets is in none of it.
 ///
 /// # Errors
 /// As [`Environment::assign`].
@@ -112,6 +122,7 @@ pub fn of_task(
     if task.stdio.tty {
         environment.set_default("TERM", "xterm");
     }
+    environment.unset(&task.unset_env, &task.env);
     Ok(environment)
 }
 
@@ -237,6 +248,15 @@ mod tests {
             assert!(error.to_string().starts_with("env: "), "{error}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn unset_variable_is_absent_unless_the_request_sets_it() {
+        let mut environment = Environment::from_lines(["A=image", "B=image", "KEPT=image", "PATH=/bin"]);
+        environment.assign(&[var("A", b"own")], &mut Vec::new()).unwrap();
+        let names = ["A", "B", "PATH", "NONE"].map(str::to_owned);
+        environment.unset(&names, &[var("A", b"own")]);
+        assert_eq!(environment.into_lines(), ["A=own", "KEPT=image"]);
     }
 
     #[test]

@@ -149,6 +149,8 @@ pub struct TaskSpec {
     pub cwd: Option<PathBuf>,
     /// Environment variables, applied over the image's; a later entry wins.
     pub env: Vec<EnvVar>,
+    /// Names of variables that it does not have although the image or a default does, unless `env` has them.
+    pub unset_env: Vec<String>,
     /// User and groups.
     pub user: UserSpec,
     /// Mounts, in the requested order.

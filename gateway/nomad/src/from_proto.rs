@@ -87,6 +87,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         args,
         cwd: working_directory(&options)?,
         env: environment(task)?,
+        unset_env: Vec::new(),
         user: user(&asked)?,
         mounts: mounts.mounts,
         devices: devices.nodes,

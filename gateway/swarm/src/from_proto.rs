@@ -87,13 +87,15 @@ pub(crate) fn plan(task: &swarm::Task, node: &PlanContext, dependencies: &Depend
         users: None,
     };
     let stdin = if container.open_stdin { Stdin::Open } else { Stdin::Closed };
+    let environment = environment(&asked)?;
     let task_spec = TaskSpec {
         meta,
         image: image.reference.clone(),
         command: words("container.command", &container.command)?,
         args: words("container.args", &container.args)?,
         cwd: working_directory(&container.dir)?,
-        env: environment(&asked)?,
+        env: environment.set,
+        unset_env: environment.unset,
         user: user(container)?,
         mounts: mounts.mounts,
         devices: Vec::new(),
@@ -181,22 +183,44 @@ fn working_directory(dir: &str) -> Result<Option<PathBuf>> {
     }
 }
 
-/// The environment of the task. Errors never contain a value.
-fn environment(asked: &TaskRequest<'_>) -> Result<Vec<EnvVar>> {
+/// What a service says of the environment.
+struct Environment {
+    set: Vec<EnvVar>,
+    unset: Vec<String>,
+}
+
+/// The environment of the task. As with docker, the last entry of a name holds, and a name without a value removes the
+/// image's variable: a stack has such a name for each variable that the client's own environment was to give and did
+/// not. Errors never contain a value.
+fn environment(asked: &TaskRequest<'_>) -> Result<Environment> {
     let field = "container.env";
     check_length(field, asked.container.env.len())?;
-    let mut variables = Vec::with_capacity(asked.container.env.len());
-    for (index, variable) in asked.container.env.iter().enumerate() {
-        let Some((name, value)) = variable.split_once('=') else {
-            let why = "a name without a value, which would remove the image's variable, is not supported";
-            return Err(Error::unimplemented(format!("{field}[{index}]: {why}")));
-        };
-        let value = asked.expand(&format!("{field}[{index}]"), value)?;
-        check_variable(field, name, &value)?;
-        variables.push(EnvVar { name: name.to_owned(), value: value.into_bytes() });
+    let entries: Vec<(&str, Option<&str>)> = asked
+        .container
+        .env
+        .iter()
+        .map(|variable| match variable.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (variable.as_str(), None),
+        })
+        .collect();
+    let last: BTreeMap<&str, usize> =
+        entries.iter().enumerate().map(|(index, (name, _))| (*name, index)).collect();
+    let mut environment = Environment { set: Vec::with_capacity(last.len()), unset: Vec::new() };
+    for (index, (name, value)) in entries.iter().enumerate() {
+        let value = value.map(|value| asked.expand(&format!("{field}[{index}]"), value)).transpose()?;
+        check_variable(field, name, value.as_deref().unwrap_or_default())?;
+        if last.get(name) != Some(&index) {
+            continue;
+        }
+        let name = (*name).to_owned();
+        match value {
+            Some(value) => environment.set.push(EnvVar { name, value: value.into_bytes() }),
+            None => environment.unset.push(name),
+        }
     }
-    variables.extend(resources::generic_variables(&asked.task.assigned_generic_resources)?);
-    Ok(variables)
+    environment.set.extend(resources::generic_variables(&asked.task.assigned_generic_resources)?);
+    Ok(environment)
 }
 
 fn user(container: &swarm::ContainerSpec) -> Result<UserSpec> {

@@ -27,7 +27,8 @@ async fn container_has_its_secrets_configs_and_variables() {
     let world = tokio::task::block_in_place(BackendFixture::new);
     let node = SwarmNode::over(&world).await;
     let script = "cat /run/secrets/db; stat -c ' %a %u:%g' /run/secrets/db; cat /site.conf; echo $SLOT; \
-                  touch /run/secrets/db || echo protected; hostname; echo end; exec sleep 1000";
+                  touch /run/secrets/db || echo protected; hostname; \
+                  env | grep ^HOSTNAME= || echo unset; echo end; exec sleep 1000";
     let asked = task(&world, "t1", script, |container| {
         let file = swarm::FileTarget { name: "db".into(), uid: "1000".into(), gid: "7".into(), mode: 0o440 };
         container.secrets = vec![swarm::SecretReference {
@@ -41,7 +42,8 @@ async fn container_has_its_secrets_configs_and_variables() {
             config_name: "site".into(),
             target: Some(swarm::config_reference::Target::File(file)),
         }];
-        container.env = vec!["SLOT=slot-{{.Task.Slot}}".into()];
+        // The second, without a value, removes the variable that each task has.
+        container.env = vec!["SLOT=slot-{{.Task.Slot}}".into(), "HOSTNAME".into()];
         container.hostname = "{{.Service.Name}}-{{.Task.Slot}}".into();
     });
     let secret = swarm::Secret {
@@ -62,7 +64,7 @@ async fn container_has_its_secrets_configs_and_variables() {
     node.apply(true, list).await;
     node.reported("t1", TaskState::Running).await;
     let log = node.log(&world, "t1", " end").await;
-    for text in ["hunter2 440 1000:7", "on host-1", "slot-3", "protected", "web-3"] {
+    for text in ["hunter2 440 1000:7", "on host-1", "slot-3", "protected", "web-3", "unset"] {
         assert!(log.contains(text), "{text:?} is not in {log:?}");
     }
     let files = world.root().run().join("swarm/files");

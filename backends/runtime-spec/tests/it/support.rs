@@ -221,6 +221,7 @@ pub(crate) fn task() -> TaskSpec {
         args: Vec::new(),
         cwd: None,
         env: Vec::new(),
+        unset_env: Vec::new(),
         user: UserSpec::default(),
         mounts: Vec::new(),
         devices: Vec::new(),

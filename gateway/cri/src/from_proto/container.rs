@@ -129,6 +129,7 @@ pub(crate) fn container(
             path => Some(absolute("config.working_dir", path)?),
         },
         env: environment(envs)?,
+        unset_env: Vec::new(),
         user,
         mounts: mount::mounts(mounts, parent)?,
         devices: mount::devices(devices)?,

@@ -82,6 +82,7 @@ fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
         args: strings(&["-g", "daemon off;"]),
         cwd: Some("/srv".into()),
         env: vec![EnvVar { name: "A".into(), value: vec![0xff, b'='] }],
+        unset_env: Vec::new(),
         user: UserSpec {
             user: Some(UserRef::Uid(1000)),
             gid: Some(2000),

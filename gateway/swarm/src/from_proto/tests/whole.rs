@@ -64,7 +64,17 @@ fn process_is_that_of_the_service() {
     let made = planned(swarm::ContainerSpec {
         command: strings(&["/bin/sh"]),
         args: strings(&["-c", "x"]),
-        env: strings(&["SLOT={{.Task.Slot}}", "EMPTY=", "A=b=c"]),
+        env: strings(&[
+            "B",
+            "SLOT={{.Task.Slot}}",
+            "EMPTY=",
+            "A=old",
+            "C=old",
+            "A=b=c",
+            "B=set",
+            "C",
+            "PATH",
+        ]),
         dir: "/srv/../data".into(),
         user: "app:staff".into(),
         groups: strings(&["audio", "7"]),
@@ -86,7 +96,9 @@ fn process_is_that_of_the_service() {
         .map(|variable| (variable.name.clone(), String::from_utf8(variable.value.clone()).unwrap()))
         .collect();
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    assert_eq!(env, [pair("SLOT", "3"), pair("EMPTY", ""), pair("A", "b=c")]);
+    // The last entry of a name holds, and one without a value removes the image's variable.
+    assert_eq!(env, [pair("SLOT", "3"), pair("EMPTY", ""), pair("A", "b=c"), pair("B", "set")]);
+    assert_eq!(made.task.unset_env, ["C", "PATH"]);
     assert_eq!((made.task.command, made.task.args), (strings(&["/bin/sh"]), strings(&["-c", "x"])));
     assert_eq!(made.task.cwd.unwrap().to_str(), Some("/data"));
     assert_eq!(made.task.user.user, Some(UserRef::Name("app:staff".into())));
@@ -140,12 +152,12 @@ fn malformed_process_is_refused_by_field() {
         "container.env[0]: it cannot be expanded: template, byte 2: there is no such field: \"Foo\"",
     );
     invalid(
+        swarm::ContainerSpec { env: strings(&["A=b", ""]), ..given() },
+        "container.env: \"\" is not a variable's name",
+    );
+    invalid(
         swarm::ContainerSpec { oom_score_adj: 1001, ..given() },
         "container.oom_score_adj: 1001 is not between -1000 and 1000",
-    );
-    unsupported(
-        swarm::ContainerSpec { env: strings(&["PATH"]), ..given() },
-        "container.env[0]: a name without",
     );
     unsupported(swarm::ContainerSpec { isolation: 2, ..given() }, "container.isolation: it is for Windows");
 }
