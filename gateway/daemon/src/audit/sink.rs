@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// How long the journal may take to accept a line.
 const JOURNAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a line is sent again that a signal has interrupted.
+const INTERRUPTIONS_MAX: usize = 8;
 
 /// A place for lines.
 #[derive(Debug)]
@@ -55,13 +57,14 @@ impl Sink {
         match self {
             Self::Journal(journal, socket) => {
                 let entry = format!("PRIORITY=6\nSYSLOG_IDENTIFIER=switchyard-audit\nMESSAGE={line}\n");
-                match journal.send(entry.as_bytes()) {
+                let send = || send_uninterrupted(|| journal.send(entry.as_bytes()));
+                match send() {
                     Err(error) if is_gone(&error) => {
                         // The journal was restarted: its socket is another one now.
                         journal.connect(&*socket)?;
-                        journal.send(entry.as_bytes()).map(drop)
+                        send()
                     }
-                    sent => sent.map(drop),
+                    sent => sent,
                 }
             }
             Self::File(path, open) => {
@@ -86,6 +89,17 @@ impl Sink {
             *open = None;
         }
     }
+}
+
+/// Sends again what a signal has interrupted: the kernel does not resume a send with a timeout (signal(7)).
+fn send_uninterrupted(mut send: impl FnMut() -> io::Result<usize>) -> io::Result<()> {
+    for _ in 0..INTERRUPTIONS_MAX {
+        match send() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            sent => return sent.map(drop),
+        }
+    }
+    send().map(drop)
 }
 
 fn is_gone(error: &io::Error) -> bool {
@@ -117,4 +131,37 @@ fn is_torn(file: &File, length: u64) -> io::Result<bool> {
     let mut end = [0];
     file.read_exact_at(&mut end, last)?;
     Ok(end != *b"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes of a line whose send is interrupted so often, and the number of sends.
+    fn interrupted(times: usize) -> (Option<io::ErrorKind>, usize) {
+        let mut sends = 0;
+        let sent = send_uninterrupted(|| {
+            sends += 1;
+            if sends > times { Ok(1) } else { Err(io::ErrorKind::Interrupted.into()) }
+        });
+        (sent.err().map(|error| error.kind()), sends)
+    }
+
+    #[test]
+    fn interrupted_line_is_sent_again_within_a_bound() {
+        assert_eq!(interrupted(0), (None, 1));
+        assert_eq!(interrupted(INTERRUPTIONS_MAX), (None, INTERRUPTIONS_MAX + 1));
+        let failed = Some(io::ErrorKind::Interrupted);
+        assert_eq!(interrupted(1000), (failed, INTERRUPTIONS_MAX + 1));
+    }
+
+    #[test]
+    fn other_failure_is_told_at_once() {
+        let mut sends = 0;
+        let sent = send_uninterrupted(|| {
+            sends += 1;
+            Err(io::ErrorKind::TimedOut.into())
+        });
+        assert_eq!((sent.map_err(|error| error.kind()), sends), (Err(io::ErrorKind::TimedOut), 1));
+    }
 }
