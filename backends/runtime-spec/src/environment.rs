@@ -81,6 +81,9 @@ impl Environment {
 
     /// Removes variables, except those that the request sets.
     fn unset(&mut self, names: &[String], set: &[EnvVar]) {
+        if names.is_empty() {
+            return;
+        }
         let set: HashSet<&str> = set.iter().map(|var| var.name.as_str()).collect();
         let unset: HashSet<&str> =
             names.iter().map(String::as_str).filter(|name| !set.contains(name)).collect();

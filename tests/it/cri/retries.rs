@@ -8,6 +8,7 @@ use switchyard_proto::cri::v1::{
 };
 use switchyard_steps::Step;
 use switchyard_tests::cri::Cri;
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::{TestNode, TestPod};
 use tonic::{Code, Request};
 
@@ -51,11 +52,18 @@ fn pod_of_a_cancelled_run_is_run_once_after_daemon_kill() {
     let node = TestNode::start();
     let config = node.pod_config("left");
     node.daemon().kill_at(&[(Step::SandboxAttached, 1)]);
-    let request = RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
-    let mut request = Request::new(request);
-    request.set_timeout(Duration::from_millis(5));
-    let status = node.cri().runtime(async |mut client| client.run_pod_sandbox(request).await);
-    status.expect_err("no pod is up within 5 ms");
+    // The first that reaches the daemon in time is given up long before the step: on a busy machine the time may pass
+    // before the request is sent.
+    for patience in [5, 20, 80, 320, 1280, 5120] {
+        let request = RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
+        let mut request = Request::new(request);
+        request.set_timeout(Duration::from_millis(patience));
+        let status = node.cri().runtime(async |mut client| client.run_pod_sandbox(request).await);
+        status.expect_err("the daemon dies before the pod is up");
+        if eventually(Duration::from_secs(2), || node.daemon().pending_kills().is_empty()) {
+            break;
+        }
+    }
     node.daemon().wait_killed();
     node.daemon().restart();
     let ids = at_once(&node, 3, |client| client.run_pod(&config).expect("it is sent again"));
