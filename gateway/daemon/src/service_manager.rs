@@ -21,7 +21,7 @@ const QUEUE: usize = 16;
 /// The queue of the thread that sends notifications; `None` if there is no service manager, or no thread for it.
 static SENDER: LazyLock<Option<SyncSender<String>>> = LazyLock::new(|| {
     env::var_os("NOTIFY_SOCKET")?;
-    start_sender(|text| sd_notify::notify(&[NotifyState::Custom(text)]))
+    start_sender(send)
 });
 
 /// Notifies that the daemon serves.
@@ -31,9 +31,7 @@ pub fn ready(status: &str) {
 
 /// Notifies that a process serves which has one thread: waits until the service manager has read it.
 pub fn ready_of_single_thread(status: &str) {
-    if let Err(error) = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(status)]) {
-        tracing::warn!(%error, "cannot notify the service manager");
-    }
+    send(&lines(&[NotifyState::Ready, NotifyState::Status(status)]));
 }
 
 /// Notifies that the daemon reloads its configuration, until the answer is dropped.
@@ -98,28 +96,21 @@ fn notify(states: &[NotifyState<'_>]) {
 }
 
 fn enqueue(sender: &SyncSender<String>, states: &[NotifyState<'_>]) {
-    let lines: Vec<String> = states.iter().map(ToString::to_string).collect();
-    match sender.try_send(lines.join("\n")) {
-        Ok(()) => {}
-        Err(TrySendError::Full(_)) => {
-            tracing::warn!("the service manager does not read its notifications: one is dropped");
-        }
-        Err(TrySendError::Disconnected(_)) => {
-            tracing::warn!(
-                "the thread that notifies the service manager has ended: a notification is dropped"
-            );
-        }
+    if let Err(error) = sender.try_send(lines(states)) {
+        let why = match error {
+            TrySendError::Full(_) => "it does not read them",
+            TrySendError::Disconnected(_) => "the thread that sends them has ended",
+        };
+        tracing::warn!(why, "a notification of the service manager is dropped");
     }
 }
 
 /// Starts the thread, which lives as long as the process.
-fn start_sender(send: impl Fn(&str) -> std::io::Result<()> + Send + 'static) -> Option<SyncSender<String>> {
-    let (sender, texts) = sync_channel::<String>(QUEUE);
+fn start_sender(send: impl Fn(&str) + Send + 'static) -> Option<SyncSender<String>> {
+    let (sender, notifications) = sync_channel::<String>(QUEUE);
     let started = thread::Builder::new().name("notify".into()).spawn(move || {
-        for text in texts {
-            if let Err(error) = send(&text) {
-                tracing::warn!(%error, "cannot notify the service manager");
-            }
+        for notification in notifications {
+            send(&notification);
         }
     });
     match started {
@@ -128,6 +119,19 @@ fn start_sender(send: impl Fn(&str) -> std::io::Result<()> + Send + 'static) -> 
             tracing::warn!(%error, "cannot start the thread that notifies the service manager");
             None
         }
+    }
+}
+
+/// The lines of a notification.
+fn lines(states: &[NotifyState<'_>]) -> String {
+    let lines: Vec<String> = states.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
+/// Sends these lines; waits while the service manager does not read its socket.
+fn send(lines: &str) {
+    if let Err(error) = sd_notify::notify(&[NotifyState::Custom(lines)]) {
+        tracing::warn!(%error, "cannot notify the service manager");
     }
 }
 
@@ -142,7 +146,6 @@ mod tests {
         let (seen, texts) = mpsc::channel();
         let sender = start_sender(move |text| {
             seen.send(text.to_owned()).unwrap();
-            Ok(())
         });
         let sender = sender.unwrap();
         enqueue(&sender, &[NotifyState::Ready, NotifyState::Status("Serving")]);
@@ -158,7 +161,6 @@ mod tests {
             // Ends with the other side.
             let _ = released.recv();
             seen.send(text.to_owned()).unwrap();
-            Ok(())
         });
         let sender = sender.unwrap();
         for _ in 0..10 * QUEUE {

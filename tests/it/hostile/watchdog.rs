@@ -1,5 +1,6 @@
 //! The watchdog of the service manager: what clients or containerd do does not make the daemon seem dead.
 
+use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
-use switchyard_tests::host::SetOnDrop;
+use switchyard_tests::host::{SetOnDrop, eventually};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::scratch::Scratch;
 
@@ -43,8 +44,7 @@ impl Notifications {
         let mut buffer = [0; 4096];
         loop {
             let length = match self.socket.recv(&mut buffer) {
-                // The kernel interrupts a wait with a timeout when the process is stopped, as debuggers and
-                // snapshots of virtual machines do.
+                // A wait with a timeout is not resumed after the process was stopped (signal(7)).
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 received => received.expect("the daemon reports before the watchdog's limit"),
             };
@@ -70,6 +70,22 @@ fn storm(socket: &Path, words: &[u8], stop: &AtomicBool) {
             }
         }
         thread::sleep(Duration::from_millis(500));
+    }
+}
+
+#[test]
+fn service_manager_that_reads_no_notification_holds_nothing_up() {
+    let notifications = Notifications::new();
+    let address = notifications.path.display().to_string();
+    // Ten notifications a second fill the manager's socket, and then the queue for it.
+    let node = TestNode::start_with_variables(&[("NOTIFY_SOCKET", &address), ("WATCHDOG_USEC", "300000")]);
+    let log = || fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
+    let is_dropped = || log().contains("a notification of the service manager is dropped");
+    assert!(eventually(Duration::from_secs(60), is_dropped), "{}", node.daemon().tail());
+    assert_eq!(node.pod("served").run_shell("echo works", |_| {}), "works");
+    // What waits in the socket and in the queue arrives, and then what is new.
+    for _ in 0..40 {
+        notifications.wait_watchdog();
     }
 }
 
