@@ -197,7 +197,8 @@ fn probe(path: &Path) -> io::Result<()> {
     writer.write_all(&page)?;
     writer.write_all(&page)?;
     let probed = Spool::create(path).and_then(|mut spool| {
-        // Not until the end of the pipe: a process that another thread starts now may hold its writer.
+        // Not until the end of the pipe, which does not come while a process that another thread has just started holds
+        // the writer.
         while spool.pending() < 2 * PAGE {
             spool.receive(&reader, page.len())?;
         }
@@ -208,5 +209,36 @@ fn probe(path: &Path) -> io::Result<()> {
     match probed {
         Err(error) if error.raw_os_error() == Some(Errno::ENOSPC as i32) => Ok(()),
         probed => probed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    /// Starts programs that live for a moment, and inherit what is not closed for them.
+    fn start_programs(until: &AtomicBool) {
+        while !until.load(Ordering::Relaxed) {
+            let mut program = Command::new("sleep").arg("1").spawn().unwrap();
+            program.kill().unwrap();
+            program.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn directory_is_fit_while_another_thread_starts_programs() {
+        let dir = tempfile::tempdir().unwrap();
+        let over = AtomicBool::new(false);
+        let probed: io::Result<()> = thread::scope(|scope| {
+            scope.spawn(|| start_programs(&over));
+            let probed = (0..10_000).try_for_each(|_| probe(&dir.path().join("probe")));
+            over.store(true, Ordering::Relaxed);
+            probed
+        });
+        probed.unwrap();
     }
 }
