@@ -59,13 +59,7 @@ fn call(request: &[u8]) -> nix::Result<()> {
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(ANSWER_SECONDS, 0))?;
     sendto(socket.as_raw_fd(), request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
     let mut answer = [0_u8; 512];
-    let len = loop {
-        match recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty()) {
-            // The kernel does not resume a wait with a timeout after a signal (signal(7)).
-            Err(Errno::EINTR) => {}
-            received => break received?,
-        }
-    };
+    let len = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
     acknowledged(answer.get(..len).unwrap_or_default())
 }
 
