@@ -4,7 +4,7 @@
 //! A task that is malformed is `InvalidArgument`, one that asks for what is not there `Unimplemented`; both
 //! name the field of the service as SwarmKit spells it (`container.mounts[0].source`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
@@ -195,30 +195,21 @@ struct Environment {
 fn environment(asked: &TaskRequest<'_>) -> Result<Environment> {
     let field = "container.env";
     check_length(field, asked.container.env.len())?;
-    let entries: Vec<(&str, Option<&str>)> = asked
-        .container
-        .env
-        .iter()
-        .map(|variable| match variable.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
+    let mut environment = Environment { set: Vec::new(), unset: Vec::new() };
+    let mut seen = HashSet::new();
+    for (index, variable) in asked.container.env.iter().enumerate().rev() {
+        let (name, value) = match variable.split_once('=') {
+            Some((name, value)) => (name, Some(asked.expand(&format!("{field}[{index}]"), value)?)),
             None => (variable.as_str(), None),
-        })
-        .collect();
-    let last: BTreeMap<&str, usize> =
-        entries.iter().enumerate().map(|(index, (name, _))| (*name, index)).collect();
-    let mut environment = Environment { set: Vec::with_capacity(last.len()), unset: Vec::new() };
-    for (index, (name, value)) in entries.iter().enumerate() {
-        let value = value.map(|value| asked.expand(&format!("{field}[{index}]"), value)).transpose()?;
+        };
         check_variable(field, name, value.as_deref().unwrap_or_default())?;
-        if last.get(name) != Some(&index) {
-            continue;
-        }
-        let name = (*name).to_owned();
         match value {
-            Some(value) => environment.set.push(EnvVar { name, value: value.into_bytes() }),
-            None => environment.unset.push(name),
+            _ if !seen.insert(name) => {}
+            Some(value) => environment.set.push(EnvVar { name: name.to_owned(), value: value.into_bytes() }),
+            None => environment.unset.push(name.to_owned()),
         }
     }
+    environment.set.reverse();
     environment.set.extend(resources::generic_variables(&asked.task.assigned_generic_resources)?);
     Ok(environment)
 }

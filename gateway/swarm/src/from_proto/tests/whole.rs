@@ -98,7 +98,7 @@ fn process_is_that_of_the_service() {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     // The last entry of a name holds, and one without a value removes the image's variable.
     assert_eq!(env, [pair("SLOT", "3"), pair("EMPTY", ""), pair("A", "b=c"), pair("B", "set")]);
-    assert_eq!(made.task.unset_env, ["C", "PATH"]);
+    assert_eq!(made.task.unset_env, ["PATH", "C"]);
     assert_eq!((made.task.command, made.task.args), (strings(&["/bin/sh"]), strings(&["-c", "x"])));
     assert_eq!(made.task.cwd.unwrap().to_str(), Some("/data"));
     assert_eq!(made.task.user.user, Some(UserRef::Name("app:staff".into())));
