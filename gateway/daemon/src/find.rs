@@ -35,13 +35,15 @@ pub(crate) fn task(gateway: &Gateway, name: &str) -> Result<(Arc<Sandbox>, Arc<T
     let (tasks, sandboxes): (Vec<_>, Vec<_>) =
         all(gateway)?.into_iter().partition(|found| found.task.is_some());
     let found = one_of(tasks, name, OfSeveral::Newest).map_err(|error| {
-        if error.kind() == ErrorKind::NotFound && one_of(sandboxes, name, OfSeveral::Newest).is_ok() {
-            Error::failed_precondition(format!(
-                "{name:?} is a sandbox: name one of its tasks, which `switchyard ps` lists with it"
-            ))
-        } else {
-            error
+        let is_unknown = |error: &Error| error.kind() == ErrorKind::NotFound;
+        // More than one sandbox may be meant.
+        if !is_unknown(&error) || one_of(sandboxes, name, OfSeveral::Newest).is_err_and(|of| is_unknown(&of))
+        {
+            return error;
         }
+        Error::failed_precondition(format!(
+            "{name:?} is a sandbox: name one of its tasks, which `switchyard ps` lists with it"
+        ))
     })?;
     let Found { sandbox, task } = found;
     Ok((sandbox, task.ok_or_else(|| Error::internal("a sandbox was found among tasks"))?))
