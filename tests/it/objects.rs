@@ -3,17 +3,21 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1 as cri;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::agent::Agent;
 use switchyard_tests::nomad::task::TaskSetup;
 use switchyard_tests::prereq;
 
 use crate::history::{SECRET, audited, audited_node, collect};
+
+/// How long something may take to appear.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// A user without rights, and groups without names.
 const NOBODY: &str = "65534";
@@ -70,7 +74,7 @@ fn members_of_the_socket_group_read_and_root_alone_changes() {
     config.envs.push(cri::KeyValue { key: "PASSWORD".into(), value: SECRET.into() });
     let id = pod.start(&config);
     let lease = "0".repeat(32);
-    let reads: [&[&str]; 9] = [
+    let reads: [&[&str]; 12] = [
         &["status", "--verbose"],
         &["ps"],
         &["images"],
@@ -80,6 +84,9 @@ fn members_of_the_socket_group_read_and_root_alone_changes() {
         &["inspect", "tests/seen", "--output", "json"],
         &["log", "level"],
         &["config", "dump", "--running"],
+        &["top", "--once"],
+        &["volume", "ls"],
+        &["swarm", "status"],
     ];
     for words in reads {
         let done = call_as(&node, &client, MEMBERS, words);
@@ -92,13 +99,16 @@ fn members_of_the_socket_group_read_and_root_alone_changes() {
             "{words:?}: {error}"
         );
     }
-    let changes: [&[&str]; 6] = [
+    let changes: [&[&str]; 9] = [
         &["inspect", "--env", &id],
         &["config", "reload"],
         &["log", "level", "debug"],
         &["log", "level", "--reset"],
         &["restart", "logkeeper"],
         &["devices", "release", &lease],
+        &["volume", "rm", "none"],
+        &["swarm", "leave"],
+        &["page"],
     ];
     for words in changes {
         let error = refused(&call_as(&node, &client, MEMBERS, words));
