@@ -1,11 +1,16 @@
 //! What the real daemon reports to operators while the processes it depends on run, hang, die and come back.
 
+use std::time::Duration;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use tonic::Code;
+
+/// How long the daemon may take to notice.
+const LIMIT: Duration = Duration::from_secs(40);
 
 fn containerd(node: &TestNode) -> Pid {
     node.root().managed("containerd").expect("the daemon writes down whom it started")

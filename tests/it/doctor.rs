@@ -4,16 +4,18 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::daemon::binary;
-use switchyard_tests::host::LIMIT;
 use switchyard_tests::image::busybox;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::registry_proxy::Access;
 use switchyard_tests::root::PrivateRoot;
+
+/// How long a look at a node may take.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A word that no bundle may contain.
 const SECRET: &str = "planted-s3cr3t";

@@ -40,8 +40,7 @@ targets! {
     logkeeper_state: switchyard_logkeeper::fuzzing::state_entry, 4_000;
     accounts: switchyard_runtime_spec::fuzzing::accounts, 4_000;
     authority_connection: switchyard_authority::fuzzing::connection, 2_000;
-    // Files full of aliases take ten milliseconds each in a build for tests.
-    cdi: switchyard_runtime_spec::fuzzing::cdi, 1_000;
+    cdi: switchyard_runtime_spec::fuzzing::cdi, 4_000;
     cgroup_files: switchyard_cgroup::fuzzing::files, 4_000;
     archive: switchyard_containerd::fuzzing::archive, 4_000;
     cni_conf: switchyard_cni::fuzzing::conf, 4_000;

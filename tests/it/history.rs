@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1 as cri;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::agent::Agent;
 use switchyard_tests::nomad::task::TaskSetup;
@@ -19,6 +19,9 @@ use switchyard_tests::registry_proxy::RegistryFault;
 use switchyard_tests::streams::{OUTPUTS, StreamSession};
 
 use crate::images::with_file;
+
+/// How long something may take to appear.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// How long a task may take to end.
 const RUN: Duration = Duration::from_secs(60);

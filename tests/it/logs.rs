@@ -9,10 +9,13 @@ use std::process::{Child, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::Agent;
 use switchyard_tests::nomad::task::TaskSetup;
+
+/// How long something may take to appear.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a task may take to end.
 const RUN: Duration = Duration::from_secs(60);

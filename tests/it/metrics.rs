@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use serde_json::json;
 use switchyard_steps::Step;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::prereq;
@@ -17,6 +17,9 @@ use switchyard_tests::prereq;
 use crate::architecture::repository;
 
 mod containers;
+
+/// How long the daemon may take to notice.
+const LIMIT: Duration = Duration::from_secs(40);
 
 /// How long a task of a test may run.
 const RUN: Duration = Duration::from_secs(60);

@@ -6,10 +6,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use switchyard_proto::cri::v1 as cri;
-use switchyard_tests::host::LIMIT;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::prometheus::{Prometheus, ScrapedNode, adapt};
 use switchyard_tests::root::PrivateRoot;
@@ -26,6 +26,9 @@ mod listener;
 
 /// The token of the nodes of these tests.
 const TOKEN: &str = "token-of-the-tests-0123456789abcdef";
+
+/// How long an answer may take.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// A node with a metrics listener that wants a token, by HTTPS.
 struct ScrapedTestNode {

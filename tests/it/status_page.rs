@@ -10,12 +10,15 @@ use std::time::Duration;
 use serde_json::json;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::browser::{Browser, BrowserPage, Viewport};
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::nomad::agent::Agent;
 use switchyard_tests::nomad::task::TaskSetup;
 
 use crate::history::SECRET;
+
+/// How long something may take to appear.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// The least contrast of text that WCAG 2.2 demands (AA).
 const CONTRAST: f64 = 4.5;

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use nix::mount::{MsFlags, mount};
 use serde_json::{Value, json};
-use switchyard_tests::host::{LIMIT, cgroups, mounts, processes};
+use switchyard_tests::host::{cgroups, mounts, processes};
 use switchyard_tests::image::{self, Family, ImageBuilder, Index, LayerBuilder};
 use switchyard_tests::leak_scan::LeakScan;
 use switchyard_tests::registry::Registry;
@@ -148,10 +148,12 @@ fn held_request_waits_for_release() {
     registry.proxy().add_fault("/v2/", RegistryFault::Hold);
     let address = registry.address();
     let asked = std::thread::spawn(move || http::get(address, "/v2/").unwrap().status);
-    assert!(switchyard_tests::host::eventually(LIMIT, || { registry.proxy().count("/v2/") == 1 }));
+    assert!(switchyard_tests::host::eventually(std::time::Duration::from_secs(10), || {
+        registry.proxy().count("/v2/") == 1
+    }));
     assert!(!asked.is_finished());
     // The request is counted before it is held: it is released until it is through.
-    assert!(switchyard_tests::host::eventually(LIMIT, || {
+    assert!(switchyard_tests::host::eventually(std::time::Duration::from_secs(10), || {
         registry.proxy().release();
         asked.is_finished()
     }));

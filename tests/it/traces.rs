@@ -1,10 +1,12 @@
 //! What the daemon exports of the start of a pod, and of a Nomad task, on a real containerd.
 
+use std::time::Duration;
+
 use serde_json::json;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::driver_client::DriverClient;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::trace_collector::{CollectedSpan, TraceCollector};
@@ -14,6 +16,9 @@ use crate::history::SECRET;
 use crate::images::with_file;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+
+/// How long spans may take to be sent.
+const LIMIT: Duration = Duration::from_secs(30);
 
 fn in_trace<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);

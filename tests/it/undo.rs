@@ -20,9 +20,12 @@ use switchyard_core::spec::{
 use switchyard_core::state::{ExitCause, TaskState};
 use switchyard_steps::{Operation, Step};
 use switchyard_tests::backend_fixture::BackendFixture;
-use switchyard_tests::host::{LIMIT, block_device, cgroups, eventually};
+use switchyard_tests::host::{block_device, cgroups, eventually};
 use switchyard_tests::image::busybox;
 use switchyard_tests::prereq;
+
+/// How long a task may take to resume.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// An image with a volume, so that the creation of a task takes every step.
 const IMAGE: &str = "library/volumes:latest";

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -21,7 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::external_containerd::ExternalContainerd;
-use crate::host::{LIMIT, eventually};
+use crate::host::eventually;
 use crate::image::busybox;
 use crate::leak_scan::{LeakScan, NAMESPACE, orphaned_content};
 use crate::prereq;
@@ -30,6 +31,10 @@ use crate::root::PrivateRoot;
 
 /// The image that tests of the fixture run.
 const IMAGE: &str = "library/busybox:latest";
+/// How long the logkeeper may take to listen.
+const START: Duration = Duration::from_secs(30);
+/// How long content and snapshots that belong to no image may take to be removed.
+const CLEAR_LIMIT: Duration = Duration::from_secs(20);
 
 /// A backend under test with the containerd, logkeeper and registry that it works on. If no test failed,
 /// dropping it removes everything that the test created and then fails when anything is left behind.
@@ -114,7 +119,7 @@ impl BackendFixture {
         }
         let socket = self.root.containerd_socket().expect("containerd has been started");
         let mut left = Vec::new();
-        eventually(LIMIT, || {
+        eventually(CLEAR_LIMIT, || {
             left = orphaned_content(&socket, NAMESPACE);
             left.is_empty()
         });
@@ -192,7 +197,7 @@ impl InProcessLogkeeper {
                 .block_on(switchyard_logkeeper::Server::run(&config, stopped))
                 .expect("a logkeeper can run in a fresh directory");
         });
-        assert!(eventually(LIMIT, || settings.logkeeper.exists()), "the logkeeper does not listen");
+        assert!(eventually(START, || settings.logkeeper.exists()), "the logkeeper does not listen");
         Self { stop: Some(stop), thread: Some(thread) }
     }
 

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
-use crate::host::{LIMIT, eventually};
+use crate::host::eventually;
 
 mod node;
 
@@ -21,6 +21,8 @@ mod images;
 
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(90);
+/// How long a container may take to end by itself.
+const EXIT_LIMIT: Duration = Duration::from_secs(30);
 /// The largest answer that is taken, in bytes: what kubelets take.
 const MAX_ANSWER: usize = 16 << 20;
 
@@ -416,11 +418,11 @@ impl Cri {
     #[must_use]
     pub fn wait_exit(&self, container: &str) -> cri::ContainerStatus {
         let mut last = cri::ContainerStatus::default();
-        let ended = eventually(LIMIT, || {
+        let ended = eventually(EXIT_LIMIT, || {
             last = self.status(container).expect("the container exists, so it has a status");
             last.state() == cri::ContainerState::ContainerExited
         });
-        assert!(ended, "container {container} has not ended after {LIMIT:?}: {last:?}");
+        assert!(ended, "container {container} has not ended after {EXIT_LIMIT:?}: {last:?}");
         last
     }
 }

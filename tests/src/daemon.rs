@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use switchyard_steps::{KILL_FILE, Step};
 
-use crate::host::{LIMIT, eventually};
+use crate::host::eventually;
 use crate::http;
 use crate::prereq;
 use crate::root::PrivateRoot;
@@ -22,7 +22,9 @@ use crate::root::PrivateRoot;
 /// How long a start may take: a machine under test load starts containerd slowly.
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// How long the daemon may take to stop when asked to.
-const STOP_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// How long it may take until it reaches a step where it is to die.
+const REACH_LIMIT: Duration = Duration::from_secs(30);
 /// How many lines of the log a failed test shows.
 const TAIL: usize = 80;
 
@@ -169,7 +171,7 @@ impl Daemon {
     #[track_caller]
     pub fn wait_killed(&mut self) {
         let mut ended = None;
-        eventually(LIMIT, || {
+        eventually(REACH_LIMIT, || {
             let child = self.child.as_mut().expect("only a daemon that was started can die");
             ended = child.try_wait().expect("a child can be waited for");
             ended.is_some()

@@ -3,12 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use nix::unistd::Pid;
 
-use crate::host::{LIMIT, eventually};
+use crate::host::eventually;
 use crate::prereq;
 use crate::root::PrivateRoot;
+
+/// How long containerd may take to listen.
+const START: Duration = Duration::from_secs(30);
 
 /// A running containerd whose files are in a private root, at the paths that a managed one uses. Dropping it
 /// kills it.
@@ -79,7 +83,7 @@ impl ExternalContainerd {
     }
 
     fn wait(&self) {
-        assert!(eventually(LIMIT, || self.socket.exists()), "containerd does not listen after {LIMIT:?}");
+        assert!(eventually(START, || self.socket.exists()), "containerd does not listen after {START:?}");
     }
 }
 

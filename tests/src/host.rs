@@ -12,9 +12,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long anything may take that a test waits for, unless the time says something itself. It only ends a test
-/// that will not pass, so it is far more than what a busy machine needs.
-pub const LIMIT: Duration = Duration::from_secs(120);
 /// The interval at which a condition is polled.
 const POLL: Duration = Duration::from_millis(10);
 

@@ -4,8 +4,10 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
-use crate::host::LIMIT;
+/// How long a connection may stay without data before a request fails.
+const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// An answer, with its body decoded.
 #[derive(Clone, Debug)]
@@ -72,8 +74,8 @@ fn over_unix(
     body: &[u8],
 ) -> io::Result<Response> {
     let stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.set_write_timeout(Some(LIMIT))?;
+    stream.set_read_timeout(Some(IDLE_LIMIT))?;
+    stream.set_write_timeout(Some(IDLE_LIMIT))?;
     exchange(stream, "localhost", method, path, headers, body)
 }
 
@@ -88,9 +90,9 @@ pub fn request(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> io::Result<Response> {
-    let stream = TcpStream::connect_timeout(&address, LIMIT)?;
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.set_write_timeout(Some(LIMIT))?;
+    let stream = TcpStream::connect_timeout(&address, IDLE_LIMIT)?;
+    stream.set_read_timeout(Some(IDLE_LIMIT))?;
+    stream.set_write_timeout(Some(IDLE_LIMIT))?;
     exchange(stream, &address.to_string(), method, path, headers, body)
 }
 

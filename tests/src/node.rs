@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -13,7 +14,7 @@ use switchyard_proto::cri::v1 as cri;
 use crate::cri::{Cri, image_spec, namespaces};
 use crate::daemon::Daemon;
 use crate::external_containerd::ExternalContainerd;
-use crate::host::{LIMIT, eventually, random_name};
+use crate::host::{eventually, random_name};
 use crate::image::busybox;
 use crate::leak_scan::{LeakScan, NAMESPACE, orphaned_content};
 use crate::registry::Registry;
@@ -26,6 +27,8 @@ pub use pod::{TestPod, log_content};
 
 /// The image that every node has pulled.
 const IMAGE: &str = "library/busybox:latest";
+/// How long the daemon may take to clean up after a killed predecessor.
+const CLEAR_LIMIT: Duration = Duration::from_secs(20);
 
 /// A daemon with everything that it needs. If no test failed, dropping it fails when anything is left behind.
 #[derive(Debug)]
@@ -373,7 +376,7 @@ impl TestNode {
     #[track_caller]
     pub fn assert_clean(&self) {
         let mut sweep = self.leak_scan();
-        eventually(LIMIT, || {
+        eventually(CLEAR_LIMIT, || {
             sweep = self.leak_scan();
             sweep.is_clean()
         });
@@ -385,7 +388,7 @@ impl TestNode {
     fn assert_no_orphaned_content(&self) {
         let Some(socket) = self.root.containerd_socket() else { return };
         let mut left = Vec::new();
-        eventually(LIMIT, || {
+        eventually(CLEAR_LIMIT, || {
             left = orphaned_content(&socket, NAMESPACE);
             left.is_empty()
         });

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
+use std::time::Duration;
 
-use crate::host::{self, LIMIT, cgroups, eventually, mounts, processes, runtimes};
+use crate::host::{self, cgroups, eventually, mounts, processes, runtimes};
 use crate::network;
 
 /// The prefix of the names: short, since the path of a unix socket has at most 107 bytes.
@@ -94,7 +95,7 @@ fn clear(path: &Path, digits: &str) -> Vec<String> {
     // A process that was just killed may still create a file; after it is gone nothing creates one. Some
     // tests create trees that are too deep for the standard library's removal.
     let remove = || switchyard_tree::remove(path, &switchyard_tree::Cancel::default()).is_ok();
-    let removed = eventually(LIMIT, remove);
+    let removed = eventually(Duration::from_secs(5), remove);
     if !removed {
         left.push(format!("directory {}", path.display()));
     }

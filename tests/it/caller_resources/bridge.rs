@@ -15,10 +15,12 @@ use switchyard_core::backend::{Backend, Condition, SandboxBackend, SandboxDetail
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::spec::{HostAddress, HostEntry, MacAddress, PortMapping, Protocol, Signal};
 use switchyard_tests::backend_fixture::BackendFixture;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 
 use super::{CallerFixture, bridged};
 
+/// How long a server may take to answer.
+const LIMIT: Duration = Duration::from_secs(20);
 /// How long one try may take.
 const TRY: Duration = Duration::from_secs(2);
 /// The number of sandboxes that are created concurrently.
@@ -124,7 +126,7 @@ fn assert_udp_received(details: &SandboxDetails, published: SocketAddr) {
     let mut received = [0; 16];
     let length = loop {
         match inside.recv(&mut received) {
-            // The process was stopped for a moment, as a snapshot of a virtual machine does.
+            // A wait with a timeout is not resumed after the process was stopped (signal(7)).
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             length => break length.expect("a datagram comes within two seconds"),
         }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
@@ -11,10 +12,12 @@ use switchyard_core::ErrorKind;
 use switchyard_core::spec::{Output, TaskSpec};
 use switchyard_core::state::{ExitCause, TaskState};
 use switchyard_core::stream::AttachSpec;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 
 use super::CallerFixture;
 
+/// How long words may be on their way.
+const LIMIT: Duration = Duration::from_secs(20);
 /// The number of tasks that print and exit concurrently.
 const SHORT: usize = 10;
 

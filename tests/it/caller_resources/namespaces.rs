@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use switchyard_core::ErrorKind;
 use switchyard_core::spec::{CgroupNamespace, SandboxNetwork, Signal, UserRef, UtsMode};
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 
 use super::{CallerFixture, bridged};
 
@@ -121,7 +121,7 @@ async fn cgroup_namespace_mode_is_applied() {
         let pid = caller.backend.inspect_task(task).await.expect("it runs").pid.expect("it has a process");
         let mut seen = String::new();
         // The runtime's own is there first.
-        let settled = eventually(LIMIT, || {
+        let settled = eventually(Duration::from_secs(5), || {
             seen = link(&format!("/proc/{pid}/ns/cgroup"));
             (seen != of_host) == is_own
         });

@@ -6,11 +6,14 @@ use std::time::Duration;
 use switchyard_proto::cri::v1::{ContainerState, PodSandboxState, StartContainerRequest};
 use switchyard_proto::cri::v1::{StopContainerRequest, StopPodSandboxRequest};
 use switchyard_tests::cri::{Cri, image_spec, retry};
-use switchyard_tests::host::{LIMIT, eventually, random_bytes};
+use switchyard_tests::host::{eventually, random_bytes};
 use switchyard_tests::image::{busybox, random_layer};
 use switchyard_tests::node::{TestNode, TestPod, log_content};
 use switchyard_tests::registry_proxy::RegistryFault;
 use tonic::Request;
+
+/// How long something may take to come back.
+const LIMIT: Duration = Duration::from_secs(40);
 
 /// Waits for a random time of up to `most` milliseconds.
 fn pause(most: u64) {

@@ -4,13 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::ContainerEventType as Kind;
 use switchyard_tests::cri::{Cri, limits};
-use switchyard_tests::host::{LIMIT, cgroups};
+use switchyard_tests::host::cgroups;
 use switchyard_tests::node::{TestNode, TestPod};
 use tonic::{Code, Response, Status};
+
+/// How long an event may be on its way.
+const SOON: Duration = Duration::from_secs(20);
 
 /// The events that a client gets about one pod until the pod is gone or the stream is cut.
 fn follow(client: &Cri, uid: &str, events: &mpsc::Sender<Option<cri::ContainerEventResponse>>) {
@@ -44,8 +48,8 @@ fn pod_lifecycle_events_include_the_exit_reason() {
     let (tell, events) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| follow(node.cri(), &uid, &tell));
-        assert!(events.recv_timeout(LIMIT).expect("events are served").is_none());
-        let next = || events.recv_timeout(LIMIT).expect("it is told soon").expect("it is an event");
+        assert!(events.recv_timeout(SOON).expect("events are served").is_none());
+        let next = || events.recv_timeout(SOON).expect("it is told soon").expect("it is an event");
         let pod = node.run(config.clone());
         let made = next();
         let ready = next();
@@ -100,15 +104,15 @@ fn resubscriber_gets_running_containers_after_daemon_kill() {
     let (tell, events) = mpsc::channel();
     thread::scope(|scope| {
         let first = scope.spawn(|| follow(node.cri(), &uid, &tell));
-        let standing: Vec<_> = (0..3).map(|_| events.recv_timeout(LIMIT).expect("it is told soon")).collect();
+        let standing: Vec<_> = (0..3).map(|_| events.recv_timeout(SOON).expect("it is told soon")).collect();
         assert!(standing[0].is_none());
         node.daemon().kill9();
         first.join().expect("the stream is cut");
         node.daemon().restart();
         let again = scope.spawn(|| follow(node.cri(), &uid, &tell));
-        assert!(events.recv_timeout(LIMIT).expect("events are served").is_none());
+        assert!(events.recv_timeout(SOON).expect("events are served").is_none());
         let kinds: BTreeMap<_, _> = (0..2)
-            .map(|_| events.recv_timeout(LIMIT).expect("it is told soon").expect("it is an event"))
+            .map(|_| events.recv_timeout(SOON).expect("it is told soon").expect("it is an event"))
             .map(|event| (event.container_id.clone(), event.container_event_type()))
             .collect();
         let expected = [pod.id().to_owned(), id.clone()].map(|id| (id, Kind::ContainerStartedEvent));
@@ -181,7 +185,7 @@ fn thousand_stalled_event_clients_cost_little_and_block_nobody() {
             }));
         }
         for _ in 0..CONNECTIONS {
-            opened.recv_timeout(LIMIT * 3).expect("all are served");
+            opened.recv_timeout(SOON * 3).expect("all are served");
         }
         overflow_event_buffer(&node, &standing);
         let pod = node.pod("busy");

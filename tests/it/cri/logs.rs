@@ -7,7 +7,6 @@ mod writers;
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use switchyard_tests::host::LIMIT;
 
 use switchyard_tests::node::{TestNode, log_content};
 use tonic::Code;
@@ -85,7 +84,7 @@ fn container_without_log_path_runs_unlogged() {
     let script = "head -c 1000000 /dev/zero; exec sleep 1000";
     let id = pod.start_shell_with("main", script, |config| config.log_path.clear());
     // Unread output must not block the container.
-    let ran = switchyard_tests::host::eventually(LIMIT, || {
+    let ran = switchyard_tests::host::eventually(std::time::Duration::from_secs(10), || {
         node.cri().sh(&id, "cat /proc/1/cmdline | tr '\\0' ' '") == "sleep 1000 "
     });
     assert!(ran, "its output holds it up");

@@ -4,11 +4,12 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1::{DnsConfig, NamespaceMode, PortMapping, StatusRequest};
 use switchyard_tests::cri::namespaces;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::root::PrivateRoot;
 use switchyard_tests::{http, prereq};
@@ -16,6 +17,8 @@ use tonic::Code;
 
 /// Serves a page on port 80.
 const SERVE: &str = "mkdir /tmp/www; echo hello > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www";
+/// How long a server may take to answer.
+const LIMIT: Duration = Duration::from_secs(10);
 
 fn answers(address: SocketAddr) -> bool {
     eventually(LIMIT, || http::get(address, "/").is_ok_and(|page| page.text() == "hello\n"))

@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use switchyard_proto::cri::v1::{ContainerConfig, NamespaceMode, PodSandboxState};
 use switchyard_tests::cri::{context, namespaces};
-use switchyard_tests::host::{LIMIT, cgroups, eventually, processes};
+use switchyard_tests::host::{cgroups, eventually, processes};
 use switchyard_tests::node::TestNode;
 use tonic::Code;
 
@@ -23,7 +23,7 @@ fn containers_with_a_shared_pid_namespace_see_each_other() {
     let first_process = node.cri().sh(&second, "tr '\\0' ' ' < /proc/1/cmdline");
     assert!(!first_process.contains("sleep"), "the first process is a container's: {first_process}");
     let mut states = String::new();
-    let reaped = eventually(LIMIT, || {
+    let reaped = eventually(Duration::from_secs(10), || {
         states = node.cri().sh(&second, "cat /proc/[0-9]*/stat | grep -E '\\((sleep|sh)\\)'");
         !states.contains("(sleep) Z") && states.matches("(sleep) S").count() == 2
     });
@@ -96,7 +96,7 @@ fn target_pid_namespace_rejects_a_reused_pid() {
     let debugger = pod.create(&debugger(&node, &target));
     // The shell becomes the command a moment after its start.
     let main = || processes::running(node.root().path(), "sleep 31432");
-    assert!(eventually(LIMIT, || main().is_some()), "the command runs");
+    assert!(eventually(Duration::from_secs(10), || main().is_some()), "the command runs");
     let number = main().expect("it runs").pid;
     node.cri().stop(&target, 0).expect("it can be stopped");
     let mut stranger = spawn_as(number);

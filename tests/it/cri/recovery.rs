@@ -9,11 +9,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use switchyard_proto::cri::v1::{ContainerState, ContainerStatus, Mount, PodSandboxStatus};
 use switchyard_tests::daemon::{Daemon, binary};
-use switchyard_tests::host::{LIMIT, eventually, random_bytes};
+use switchyard_tests::host::{eventually, random_bytes};
 use switchyard_tests::node::{TestNode, TestPod, log_content};
 
 /// Prints a number each hundredth of a second or so.
 const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done";
+/// How long something may take to come back.
+const LIMIT: Duration = Duration::from_secs(40);
 
 /// Fails unless the numbers in a log are complete up to its end, which is later than now.
 #[track_caller]

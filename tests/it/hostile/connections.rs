@@ -4,10 +4,11 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::json;
 use switchyard_proto::cri::v1 as cri;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::Agent;
 
@@ -17,6 +18,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const MAX_CONCURRENT_STREAMS: u16 = 3;
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// A frame's type and its payload; nothing when the server has closed the connection.
 fn frame(stream: &mut UnixStream) -> Option<(u8, Vec<u8>)> {

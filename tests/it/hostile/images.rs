@@ -2,10 +2,11 @@
 //! stay up.
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_tests::cri::image_spec;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Blob, Image, busybox, random_layer};
 use switchyard_tests::leak_scan::{NAMESPACE, ctr};
 use switchyard_tests::node::TestNode;
@@ -13,6 +14,8 @@ use switchyard_tests::registry::Registry;
 use switchyard_tests::registry_proxy::{Access, RegistryFault, RegistryProxy};
 use tonic::{Code, Status};
 
+/// What a pull may take that is refused after all its tries.
+const SOON: Duration = Duration::from_secs(60);
 /// How often a fault is planned that is to outlast all tries.
 const MORE_THAN_RETRIES: usize = 8;
 const MIB: u64 = 1 << 20;
@@ -56,13 +59,13 @@ impl WatchedNode {
     #[track_caller]
     fn refused(&self, most: u64, name: &str, codes: &[Code]) -> Status {
         let reference = self.node.registry().reference(name);
-        let answer = self.during(most, |node| node.cri().with_timeout(LIMIT).pull(&reference, None));
+        let answer = self.during(most, |node| node.cri().with_timeout(SOON).pull(&reference, None));
         let status = answer.expect_err("it is hostile");
         assert!(codes.contains(&status.code()), "{name}: {status}");
         assert!(status.message().len() < 2000, "{name}: {} bytes are reported", status.message().len());
         assert!(!status.message().contains(char::is_control), "{name}: {:?}", status.message());
         assert_eq!(self.node.cri().image(&reference).expect("it is asked for"), None);
-        let clean = eventually(LIMIT, || self.node.leak_scan().findings.is_empty());
+        let clean = eventually(SOON, || self.node.leak_scan().findings.is_empty());
         assert!(clean, "{:#?}", self.node.leak_scan().findings);
         self.node.registry().proxy().clear_faults();
         status

@@ -10,10 +10,13 @@ use serde_json::{Value, json};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_tests::cri::{image_spec, namespaces};
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::leak_scan::{NAMESPACE, ctr};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
+
+/// How long something may take to happen.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// What the client sets each of them to; no value of the daemon's own is like it.
 const VALUE: &str = "set-by-a-client";

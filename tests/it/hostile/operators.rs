@@ -6,9 +6,10 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use switchyard_tests::host::{LIMIT, eventually, number};
+use switchyard_tests::host::{eventually, number};
 use switchyard_tests::http;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
@@ -20,6 +21,9 @@ const SCRAPES: usize = 2_000;
 
 /// How many clients request them.
 const CLIENTS: usize = 200;
+
+/// How long something may take to appear.
+const LIMIT: Duration = Duration::from_secs(40);
 
 #[test]
 fn storm_of_scrapes_leaves_pods_and_memory_alone() {

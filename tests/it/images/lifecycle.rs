@@ -4,7 +4,7 @@ use std::{fs, thread};
 
 use serde_json::json;
 use switchyard_proto::cri::v1::ImageFsInfoRequest;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Blob, Image};
 use switchyard_tests::leak_scan::{NAMESPACE, ctr};
 use switchyard_tests::node::TestNode;
@@ -42,7 +42,8 @@ fn image_removal_by_one_name_removes_all_names_and_content() {
     node.cri().remove_image(&references[0]).expect("a removal can be repeated");
     node.cri().remove_image(&node.image()).expect("it can be removed");
     assert!(node.cri().list_images().expect("they can be listed").is_empty());
-    let empty = |words: &[&str]| eventually(LIMIT, || asked(&node, words).len() <= 1);
+    let empty =
+        |words: &[&str]| eventually(std::time::Duration::from_secs(10), || asked(&node, words).len() <= 1);
     assert!(empty(&["images", "ls"]), "{:?}", asked(&node, &["images", "ls"]));
     assert!(empty(&["content", "ls"]), "{:?}", asked(&node, &["content", "ls"]));
     assert!(empty(&["snapshots", "ls"]), "{:?}", asked(&node, &["snapshots", "ls"]));

@@ -3,13 +3,14 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
 use switchyard_contract::Fixture;
 use switchyard_core::ErrorKind;
 use switchyard_core::gateway::Scope;
 use switchyard_core::image::ImageId;
 use switchyard_tests::backend_fixture::BackendFixture;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::image::Image;
 use switchyard_tests::leak_scan::{LeakScan, NAMESPACE, stored};
 use switchyard_tests::scratch::Scratch;
@@ -17,6 +18,9 @@ use switchyard_tests::ustar::{self, TarEntry, TarEntryKind};
 
 use super::ownership::{TwoOwners, run};
 use crate::images::with_file;
+
+/// How long containerd may take to collect what nothing holds.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// Writes an image as `docker save` does.
 pub(crate) fn save(image: &Image, tag: &str, path: &Path) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use switchyard_proto::cri::v1::PullImageRequest;
 use switchyard_tests::cri::image_spec;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Image, Layer, LayerBuilder, busybox, random_layer};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::registry::Registry;
@@ -13,6 +13,9 @@ use switchyard_tests::registry_proxy::{Access, RegistryFault};
 use tonic::{Code, Request};
 
 use crate::images::{auth, downloads, which};
+
+/// How long something may take that is waited for.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// The layer that the images of a test have in common.
 fn common(seed: u64) -> Layer {

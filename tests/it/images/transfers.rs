@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use switchyard_proto::cri::v1::PullImageRequest;
 use switchyard_tests::cri::image_spec;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::registry_proxy::RegistryFault;
 use tonic::{Code, Request};
 
 use crate::images::{downloads, unique};
+
+/// How long it may take until a transfer is given up or cleaned up.
+const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn concurrent_pulls_of_one_image_download_once() {

@@ -3,11 +3,11 @@
 
 use serde_json::Value;
 use switchyard_steps::Operation;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::http;
 
 use super::cases::KillCase;
-use super::fixture::{KillFixture, KillPoint};
+use super::fixture::{KillFixture, KillPoint, LIMIT};
 use crate::nomad::devices::LaunchedDevicePlugin;
 
 pub(super) const KILLS: &[KillCase] =

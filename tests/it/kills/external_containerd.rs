@@ -4,10 +4,10 @@ use std::thread;
 use std::time::Duration;
 
 use switchyard_steps::Step::*;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 
 use super::cases::KillCase;
-use super::fixture::{KillFixture, KillPoint};
+use super::fixture::{KillFixture, KillPoint, LIMIT};
 use super::{images, pods, tasks};
 
 /// How long no activity must be seen before a start that a kill cut off is given up.

@@ -3,19 +3,22 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use switchyard_proto::cri::v1 as cri;
 use switchyard_steps::Step;
 use switchyard_tests::containerd_proxy::ContainerdProxy;
 use switchyard_tests::external_containerd::ExternalContainerd;
 use switchyard_tests::host::processes::{self, Process};
-use switchyard_tests::host::{LIMIT, cgroups, eventually};
+use switchyard_tests::host::{cgroups, eventually};
 use switchyard_tests::image::busybox;
 use switchyard_tests::leak_scan::{self, LeakScan, NAMESPACE};
 use switchyard_tests::node::{TestNode, TestPod, log_content};
 
 use crate::nomad::devices::make_device;
 
+/// How long it may take until everything is cleaned up, or has recovered.
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 /// An image with a volume, so that the creation of a task takes every step.
 const VOLUMES: &str = "kills/volumes:latest";
 /// Prints increasing numbers.

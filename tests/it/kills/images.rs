@@ -3,12 +3,12 @@
 use switchyard_steps::Operation;
 use switchyard_steps::Step::*;
 use switchyard_tests::cri::image_spec;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Family, Image, Index, busybox, random_layer};
 use switchyard_tests::leak_scan::{NAMESPACE, ctr, labelled_snapshots, stored};
 
 use super::cases::KillCase;
-use super::fixture::{KillFixture, KillPoint};
+use super::fixture::{KillFixture, KillPoint, LIMIT};
 
 /// The label of a snapshot whose files may not have been synced to disk.
 const UNSYNCED: &str = "switchyard.io/unsynced";

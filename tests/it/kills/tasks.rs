@@ -11,12 +11,12 @@ use switchyard_steps::Operation;
 use switchyard_steps::Step::*;
 use switchyard_tests::cri::{image_spec, limits};
 use switchyard_tests::host::cgroups::{self, ForeignProcess};
-use switchyard_tests::host::{LIMIT, block_device, eventually, processes, random_name};
+use switchyard_tests::host::{block_device, eventually, processes, random_name};
 use switchyard_tests::node::{TestPod, log_content};
 use switchyard_tests::streams::{PIPES, StreamSession};
 
 use super::cases::KillCase;
-use super::fixture::{KillFixture, KillPoint};
+use super::fixture::{KillFixture, KillPoint, LIMIT};
 
 pub(super) const TASK_START_CASES: &[KillCase] = &[
     KillCase::of(create, Operation::CreateTask),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use switchyard_kubelet::{Kubelet, Options, RunOptions};
 use switchyard_proto::nomad::drivers::proto as nomad;
-use switchyard_tests::host::{LIMIT, eventually, random_name};
+use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::http;
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::nomad::config::encode;
@@ -21,6 +21,8 @@ use crate::nomad::devices::{LaunchedDevicePlugin, make_device};
 
 /// What the kubelet calls the group.
 const TPU: &str = "acme.com/tpu";
+/// How long news may take.
+const SOON: Duration = Duration::from_secs(20);
 /// How often the two race.
 const ROUNDS: usize = 10;
 /// What the node of the device is inside: as `/dev/null`.
@@ -52,7 +54,7 @@ impl DeviceNode {
         });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let mut fixture = Self { node, runtime: runtime.expect("a runtime can be made"), id: String::new() };
-        assert!(eventually(LIMIT, || fixture.report()["slots"][0]["id"].is_string()), "{}", fixture.report());
+        assert!(eventually(SOON, || fixture.report()["slots"][0]["id"].is_string()), "{}", fixture.report());
         fixture.id = fixture.report()["slots"][0]["id"].as_str().expect("it has an id").to_owned();
         fixture
     }
@@ -105,7 +107,7 @@ impl DeviceNode {
     #[track_caller]
     fn assert_free(&self) {
         assert!(
-            eventually(LIMIT, || self.report()["slots"][0]["holders"].as_array().is_some_and(Vec::is_empty)),
+            eventually(SOON, || self.report()["slots"][0]["holders"].as_array().is_some_and(Vec::is_empty)),
             "{:#}",
             self.report()
         );
@@ -120,7 +122,7 @@ impl DeviceNode {
 #[track_caller]
 fn assert_has_device(fixture: &DeviceNode, agent: &Agent, task: &TaskSetup) {
     let seen =
-        agent.driver().exec(task.id(), &["stat", "-c", "%t:%T", &fixture.path()], LIMIT).expect("it runs");
+        agent.driver().exec(task.id(), &["stat", "-c", "%t:%T", &fixture.path()], SOON).expect("it runs");
     assert_eq!(seen.stdout.trim(), NUMBERS);
 }
 
@@ -328,7 +330,7 @@ fn operator_releases_only_leases_of_exited_tasks() {
     fixture.assert_held_by("nomad", task.id());
     // Its agent is away, and destroys nothing.
     agent.driver().signal(task.id(), "SIGKILL").expect("it runs");
-    agent.driver().wait(task.id(), LIMIT).expect("it ends");
+    agent.driver().wait(task.id(), SOON).expect("it ends");
     fixture.assert_held_by("nomad", task.id());
     assert_eq!(release().status, 204);
     fixture.assert_free();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use switchyard_kubelet::vendor::{VENDOR_DEVICES, VendorPlugin};
 use switchyard_kubelet::{Kubelet, Options, RunOptions};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use tokio::runtime::Runtime;
@@ -29,6 +29,8 @@ const NUMBERS: [(u64, u64); 2] = [(10, 229), (10, 200)];
 const INSIDE: &str = "/dev/acme-gpu";
 /// A variable that differs from one plugin to the next.
 const DRIVER: &str = "VENDOR_DRIVER";
+/// How long news may take.
+const SOON: Duration = Duration::from_secs(20);
 
 /// A node at which plugins can register.
 struct PluginNode {
@@ -63,7 +65,7 @@ impl PluginNode {
     fn vendor(&self, driver: &str) -> VendorPlugin {
         let directory = self.node.root().path().join("host");
         let registry = directory.join("kubelet.sock");
-        assert!(eventually(LIMIT, || registry.exists()), "plugins cannot register");
+        assert!(eventually(SOON, || registry.exists()), "plugins cannot register");
         let socket = directory.join("gpu.sock");
         let _ = fs::remove_file(&socket);
         let vendor = VendorPlugin::start(&directory, "gpu.sock", GPU, &IDS);
@@ -124,13 +126,13 @@ impl PluginNode {
             let slot = self.slot(id);
             slot["healthy"] == healthy && slot["reason"].as_str().is_some_and(|text| text.contains(reason))
         };
-        assert!(eventually(LIMIT, || IDS.iter().all(|id| so(id))), "{:#}", report(&self.node));
+        assert!(eventually(SOON, || IDS.iter().all(|id| so(id))), "{:#}", report(&self.node));
     }
 
     #[track_caller]
     fn assert_free(&self, id: &str) {
         assert!(
-            eventually(LIMIT, || self.slot(id)["holders"].as_array().is_some_and(Vec::is_empty)),
+            eventually(SOON, || self.slot(id)["holders"].as_array().is_some_and(Vec::is_empty)),
             "{:#}",
             self.slot(id)
         );
@@ -145,7 +147,7 @@ impl PluginNode {
     /// The same for a task.
     #[track_caller]
     fn assert_task_has(agent: &Agent, task: &TaskSetup, id: &str, driver: &str) {
-        let seen = agent.driver().exec(task.id(), &["sh", "-c", &inspect_script()], LIMIT).expect("it runs");
+        let seen = agent.driver().exec(task.id(), &["sh", "-c", &inspect_script()], SOON).expect("it runs");
         assert_eq!(seen.stdout.trim(), expected(id, driver), "{seen:?}");
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use switchyard_tests::host::LIMIT;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -85,7 +84,7 @@ fn killed_agent_reattaches_and_restarted_agent_recovers() {
     // The plugin alone dies.
     let pid = i32::try_from(agent.plugin().pid()).expect("Linux keeps process ids below 2^22");
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
-    assert!(agent.plugin().exit(LIMIT).is_some());
+    assert!(agent.plugin().exit(Duration::from_secs(5)).is_some());
     let driver = agent.dispense();
     driver.recover(&handle).expect("it is there");
 

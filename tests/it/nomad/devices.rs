@@ -11,7 +11,6 @@ use switchyard_proto::nomad::base::proto as base;
 use switchyard_proto::nomad::device as nomad;
 use switchyard_proto::nomad::device::device_plugin_client::DevicePluginClient;
 use switchyard_proto::nomad::drivers::proto as driver;
-use switchyard_tests::host::LIMIT;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::agent::{install_plugins, socket_args};
 use switchyard_tests::nomad::plugin::GRACE;
@@ -22,6 +21,8 @@ use tonic::{Code, Status, Streaming};
 
 /// How long an agent waits for the exit of a plugin whose calls fail.
 const EXIT_WAIT: Duration = Duration::from_secs(3);
+/// How long news may take.
+const SOON: Duration = Duration::from_secs(20);
 
 /// A device plugin that was launched as an agent does it.
 pub(crate) struct LaunchedDevicePlugin {
@@ -73,7 +74,7 @@ impl LaunchedDevicePlugin {
     /// The next message of a stream that does not end.
     #[track_caller]
     fn next<T>(&self, stream: &mut Streaming<T>) -> T {
-        let next = self.runtime.block_on(async { tokio::time::timeout(LIMIT, stream.message()).await });
+        let next = self.runtime.block_on(async { tokio::time::timeout(SOON, stream.message()).await });
         next.expect("it comes soon").expect("it is no error").expect("it does not end")
     }
 
@@ -162,7 +163,7 @@ fn fingerprint_follows_devices_and_task_gets_reserved_ones() {
         .collect();
     let driver = agent.driver();
     driver.start(&task.config).expect("it starts");
-    driver.wait(task.id(), LIMIT).expect("it ends");
+    driver.wait(task.id(), SOON).expect("it ends");
     task.wait_stdout(|text| text == format!("{id}\nacme1\nacmectl\nwritten\n"));
     driver.destroy(task.id(), true).expect("it can be destroyed");
     task.remove_cgroups();

@@ -1,15 +1,18 @@
 //! Images of Nomad tasks: whose credentials they are pulled with, from archives, and how long they are kept.
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::registry::Registry;
 use switchyard_tests::registry_proxy::Access;
 
 use crate::images::{save, with_file};
+
+const SOON: Duration = Duration::from_secs(30);
 
 /// A task whose output identifies its image.
 #[track_caller]
@@ -24,7 +27,7 @@ fn which(node: &TestNode, agent: &Agent, image: &str, more: &Value) -> TaskSetup
 fn run(agent: &Agent, mut task: TaskSetup) -> String {
     let driver = agent.driver();
     driver.start(&task.config).expect("it starts");
-    assert_eq!(driver.wait(task.id(), LIMIT).expect("it ends").exit_code, 0);
+    assert_eq!(driver.wait(task.id(), SOON).expect("it ends").exit_code, 0);
     driver.destroy(task.id(), true).expect("it can be destroyed");
     task.remove_cgroups();
     task.wait_stdout(|text| text.ends_with('\n'))
@@ -75,7 +78,7 @@ fn unused_image_is_removed_after_its_delay_across_daemon_kill() {
     let here = || node.cri().image(&image).expect("it is asked for").is_some();
     let agent = Agent::start(node.root(), &json!({ "gc": { "image_delay": "1s" } }));
     run(&agent, which(&node, &agent, &image, &json!({})));
-    assert!(eventually(LIMIT, || !here()), "nobody has let go of it");
+    assert!(eventually(SOON, || !here()), "nobody has let go of it");
 
     let patient = Agent::start(node.root(), &json!({ "gc": { "image_delay": "1h" } }));
     run(&patient, which(&node, &patient, &image, &json!({})));
@@ -85,5 +88,5 @@ fn unused_image_is_removed_after_its_delay_across_daemon_kill() {
     node.daemon().spawn();
     node.daemon().wait_ready();
     let _agent = Agent::start(node.root(), &json!({ "gc": { "image_delay": "1s" } }));
-    assert!(eventually(LIMIT, || !here()), "nobody has let go of it");
+    assert!(eventually(SOON, || !here()), "nobody has let go of it");
 }

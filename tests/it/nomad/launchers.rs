@@ -16,7 +16,7 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::driver_capabilities::FsIsolation;
 use switchyard_proto::nomad::drivers::proto::fingerprint_response::HealthState;
 use switchyard_tests::daemon::Daemon;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::driver::ResponseStream;
 use switchyard_tests::nomad::plugin::{COOKIE, GRACE, connect, hclog};
@@ -26,6 +26,9 @@ use tonic::{Code, Status};
 
 /// How long an agent waits for the exit of a plugin whose calls fail.
 const EXIT_WAIT: Duration = Duration::from_secs(3);
+
+/// How long an immediate answer may take on a busy machine.
+const SOON: Duration = Duration::from_secs(20);
 
 fn signal(plugin: &PluginProcess, signal: Signal) {
     let pid = i32::try_from(plugin.pid()).expect("Linux keeps process ids below 2^22");
@@ -37,11 +40,11 @@ fn signal(plugin: &PluginProcess, signal: Signal) {
 fn wait_healthy(fingerprints: &mut ResponseStream<nomad::FingerprintResponse>) {
     let begin = Instant::now();
     loop {
-        let next = fingerprints.next(LIMIT).expect("it does not end").expect("it is no error");
+        let next = fingerprints.next(SOON).expect("it does not end").expect("it is no error");
         if next.health() == HealthState::Healthy {
             return;
         }
-        assert!(begin.elapsed() < LIMIT, "{next:?}");
+        assert!(begin.elapsed() < SOON, "{next:?}");
     }
 }
 
@@ -55,7 +58,7 @@ fn agent_starts_without_daemon_and_tasks_wait_for_it() {
     assert_eq!(capabilities.fs_isolation(), FsIsolation::Image);
     assert!(driver.task_schema().block.is_some());
     let mut fingerprints = driver.fingerprint().expect("it is opened");
-    let first = fingerprints.next(LIMIT).expect("it does not end").expect("it is no error");
+    let first = fingerprints.next(SOON).expect("it does not end").expect("it is no error");
     assert_eq!(first.health(), HealthState::Undetected);
     assert!(first.health_description.contains("nomad.sock") && first.err.is_empty(), "{first:?}");
     let mut events = driver.events().expect("it is opened");
@@ -112,7 +115,7 @@ fn plugin_survives_interrupts_and_loss_of_all_connections() {
     assert_eq!(agent.plugin().pid(), pid);
     signal(&agent.plugin(), Signal::SIGTERM);
     let socket = agent.plugin().address().to_owned();
-    assert!(agent.plugin().exit(LIMIT).expect("it ends").success());
+    assert!(agent.plugin().exit(SOON).expect("it ends").success());
     assert!(!socket.exists());
 }
 
@@ -123,14 +126,14 @@ fn plugin_exits_with_its_daemon_even_after_agent_death() {
     // The session is open once the daemon answers.
     agent.driver().stop("none/such/12345678", Duration::ZERO, "").expect("what is not there is stopped");
     let waiting = agent.driver();
-    let wait = std::thread::spawn(move || waiting.wait("none/such/12345678", LIMIT));
+    let wait = std::thread::spawn(move || waiting.wait("none/such/12345678", SOON));
     assert_eq!(
         wait.join().expect("it is answered").expect_err("there is no such task").code(),
         Code::NotFound
     );
     node.daemon().kill9();
     let begin = Instant::now();
-    assert!(agent.plugin().exit(LIMIT).is_some(), "the plugin outlives the daemon");
+    assert!(agent.plugin().exit(SOON).is_some(), "the plugin outlives the daemon");
     assert!(begin.elapsed() < EXIT_WAIT, "an agent would have given up by then: {:?}", begin.elapsed());
     let lines = hclog(&agent.plugin().stderr());
     assert!(
@@ -143,7 +146,7 @@ fn plugin_exits_with_its_daemon_even_after_agent_death() {
     // same.
     let driver = agent.dispense();
     let mut fingerprints = driver.fingerprint().expect("it is opened");
-    let first = fingerprints.next(LIMIT).expect("it does not end").expect("it is no error");
+    let first = fingerprints.next(SOON).expect("it does not end").expect("it is no error");
     assert_eq!(first.health(), HealthState::Undetected);
     node.daemon().spawn();
     node.daemon().wait_ready();
@@ -153,7 +156,7 @@ fn plugin_exits_with_its_daemon_even_after_agent_death() {
     let agent = Agent::reattach(parts, record);
     assert_eq!(node.daemon().get("/readyz").0, 200);
     node.daemon().terminate();
-    assert!(agent.plugin().exit(LIMIT).is_some(), "the plugin outlives the daemon");
+    assert!(agent.plugin().exit(SOON).is_some(), "the plugin outlives the daemon");
     node.daemon().spawn();
     node.daemon().wait_ready();
 }
@@ -207,7 +210,7 @@ fn plugin_answers_while_nobody_reads_its_stderr() {
         }
         Ok::<_, Status>(())
     };
-    let asked = agent.runtime().block_on(async { tokio::time::timeout(LIMIT, ask).await });
+    let asked = agent.runtime().block_on(async { tokio::time::timeout(SOON, ask).await });
     child.kill().expect("it runs");
     child.wait().expect("it can be waited for");
     asked.expect("it is not held up").expect("it answers");
@@ -233,11 +236,11 @@ fn concurrent_agents_are_served_by_name() {
         let (_, page) = node.daemon().get("/metrics");
         page.lines().find_map(|line| line.strip_prefix("switchyard_nomad_launchers ")).map(str::to_owned)
     };
-    assert!(eventually(LIMIT, || launchers().as_deref() == Some("2")), "{:?}", launchers());
+    assert!(eventually(SOON, || launchers().as_deref() == Some("2")), "{:?}", launchers());
     assert_eq!(node.daemon().get("/readyz/nomad").0, 200);
     docker.stop();
     own.stop();
-    assert!(eventually(LIMIT, || launchers().as_deref() == Some("0")), "{:?}", launchers());
+    assert!(eventually(SOON, || launchers().as_deref() == Some("0")), "{:?}", launchers());
     let (_, page) = node.daemon().get("/metrics");
     let counted =
         "{code=\"OK\",method=\"hashicorp.nomad.plugins.drivers.proto.Driver/StopTask\",protocol=\"nomad\"} 2";
@@ -262,7 +265,7 @@ fn invalid_plugin_configuration_is_rejected_at_set_config() {
     plugin
         .set_config(encode(json!({ "endpoint": "unix:///x" })), Some(agent::nomad_config()))
         .expect("it is taken");
-    let reported = eventually(LIMIT, || {
+    let reported = eventually(SOON, || {
         hclog(&plugin.stderr()).iter().any(|line| line["@message"].to_string().contains("endpoint"))
     });
     assert!(reported, "{}", plugin.stderr());

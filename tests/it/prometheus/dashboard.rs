@@ -6,12 +6,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::prometheus::Prometheus;
 
 use super::{ScrapedTestNode, container_with_device, device_group};
+
+/// How long a figure may take to appear: some scrapes and evaluations.
+const SOON: Duration = Duration::from_secs(60);
 
 /// Panels that are empty on a node on which nothing has failed or is under way.
 const EMPTY_WHEN_WELL: [&str; 4] =
@@ -97,7 +100,7 @@ fn dashboard_is_complete_and_its_panels_do_not_overlap() {
 #[track_caller]
 fn wait_result(node: &TestNode, container: &str, prometheus: &Prometheus, query: &Query, owners: &[&str]) {
     let mut last = Vec::new();
-    let found = eventually(LIMIT, || {
+    let found = eventually(SOON, || {
         // Shares and means are those of the calls and operations of the last moments: there must be some.
         assert_eq!(node.cri().sh(container, "echo reached"), "reached");
         last = prometheus.query(&query.expression).unwrap_or_else(|error| panic!("{query:?}: {error}"));

@@ -1,14 +1,18 @@
 //! Keys that containers, commands in them and streams to them depend on.
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::Value;
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::streams::{PIPES, StreamProtocol, StreamSession, Transport, certificate};
 use tonic::Code;
 
 use super::{apply, reload};
+
+/// How long something may take to show.
+const SOON: Duration = Duration::from_secs(20);
 
 #[test]
 fn pods_created_after_a_reload_have_the_new_sysctls_and_seccomp_profile() {
@@ -53,7 +57,7 @@ fn concurrent_commands_are_limited_by_the_new_value() {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
     open.end_input();
     assert_eq!(open.wait_exit_code(), 0);
-    assert!(eventually(LIMIT, || node.cri().exec(&id, &["true"], 5).is_ok()), "none runs now");
+    assert!(eventually(SOON, || node.cri().exec(&id, &["true"], 5).is_ok()), "none runs now");
 }
 
 #[test]
@@ -119,7 +123,7 @@ fn the_log_level_is_reloaded_and_a_temporary_one_falls_back() {
     };
     let before = debug_lines();
     apply(&node, "[log]\nlevel = \"debug\"\n", &["log.level"]);
-    assert!(eventually(LIMIT, || {
+    assert!(eventually(SOON, || {
         drop(node.pod("debugged"));
         debug_lines() > before
     }));
@@ -130,7 +134,7 @@ fn the_log_level_is_reloaded_and_a_temporary_one_falls_back() {
     assert_eq!(level()["level"], "info");
     node.output(&["log", "level", "debug", "--for", "2s"]);
     assert_eq!((&level()["level"], &level()["configured"]), (&"debug".into(), &"info".into()));
-    assert!(eventually(LIMIT, || level()["level"] == "info"), "{}", level());
+    assert!(eventually(SOON, || level()["level"] == "info"), "{}", level());
     node.output(&["log", "level", "trace", "--for", "1h"]);
     assert!(node.output(&["log", "level"]).starts_with("trace until "));
     node.output(&["log", "level", "--reset"]);

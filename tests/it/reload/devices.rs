@@ -1,11 +1,12 @@
 //! Keys of devices: groups, quotas, the kubelet that they are offered to, and the host of vendors' plugins.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::Value;
 use switchyard_kubelet::vendor::VendorPlugin;
 use switchyard_kubelet::{Kubelet, Options};
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::http;
 use switchyard_tests::node::TestNode;
 use tokio::runtime::Runtime;
@@ -14,6 +15,8 @@ use tonic::Code;
 use super::{apply, keys, reload};
 use crate::nomad::devices::{LaunchedDevicePlugin, make_device};
 
+/// How long something may take to show.
+const SOON: Duration = Duration::from_secs(20);
 /// What kubelets call the group.
 const TPU: &str = "acme.com/tpu";
 /// What a vendor's plugin registers.
@@ -72,7 +75,7 @@ impl Devices {
     /// Waits until there are so many devices; their ids.
     #[track_caller]
     fn wait_slots(&self, count: usize) -> Vec<String> {
-        assert!(eventually(LIMIT, || self.slots().len() == count), "{:#}", self.report());
+        assert!(eventually(SOON, || self.slots().len() == count), "{:#}", self.report());
         self.slots().into_iter().map(|(id, _)| id).collect()
     }
 
@@ -94,7 +97,7 @@ impl Devices {
     #[track_caller]
     fn wait_no_part(&self, name: &str) {
         let parts = || self.node.daemon().get("/readyz?verbose").1;
-        assert!(eventually(LIMIT, || !parts().contains(name)), "{}", parts());
+        assert!(eventually(SOON, || !parts().contains(name)), "{}", parts());
     }
 
     fn kubelet_directory(&self) -> PathBuf {
@@ -126,7 +129,7 @@ fn quota_below_what_is_held_stays_until_freed() {
     // The inventory with the quota is published by the next scan.
     let mut refused = None;
     assert!(
-        eventually(LIMIT, || {
+        eventually(SOON, || {
             refused = agent.reserve(&[&ids[1]]).err();
             if refused.is_none() {
                 devices.release(&ids[1]);
@@ -140,7 +143,7 @@ fn quota_below_what_is_held_stays_until_freed() {
     devices.release(&ids[0]);
     agent.reserve(&[&ids[1]]).expect("none is held now");
     apply(&devices.node, &devices.base(), &["devices.groups"]);
-    assert!(eventually(LIMIT, || devices.slots().iter().all(|(_, lease)| lease.is_some())));
+    assert!(eventually(SOON, || devices.slots().iter().all(|(_, lease)| lease.is_some())));
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn plugins_register_while_their_host_is_enabled() {
     let host = format!("{}[devices.host]\ndirectory = {directory:?}\nenabled = ", devices.base());
     let report = reload(&devices.node, &format!("{host}true\n"));
     assert_eq!(keys(&report, "applied"), ["devices.host.directory", "devices.host.enabled"], "{report:#}");
-    assert!(eventually(LIMIT, || directory.join("kubelet.sock").exists()));
+    assert!(eventually(SOON, || directory.join("kubelet.sock").exists()));
     let vendor = VendorPlugin::start(&directory, "gpu.sock", GPU, &["gpu0", "gpu1"]);
     devices.runtime.block_on(vendor.register()).expect("it is taken");
     devices.wait_slots(2);

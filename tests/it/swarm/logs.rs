@@ -3,15 +3,19 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Child;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use switchyard_steps::{Operation, Step};
-use switchyard_tests::host::{LIMIT, eventually};
+use switchyard_tests::host::eventually;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::worker::SwarmWorker;
 
 use super::services::{create, objects, registry, tasks, wait_all_removed};
+
+/// How long something may take to appear.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// How many lines a task prints.
 const LINES: u32 = 200_000;

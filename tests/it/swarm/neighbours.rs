@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::nomad::device::ContainerReservation;
 use switchyard_proto::nomad::drivers::proto as nomad;
-use switchyard_tests::host::{LIMIT, eventually, number};
+use switchyard_tests::host::{eventually, number};
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::registry::Registry;
 use switchyard_tests::swarm::SwarmCluster;
@@ -26,6 +26,8 @@ const TASKS: usize = 8;
 const TPU: &str = "acme/tpu/v2";
 /// A port that no other program has in the network namespace of the managers.
 const PORT: u16 = 8080;
+/// How long a device or a port may take to be free.
+const SOON: Duration = Duration::from_secs(20);
 /// How often all three race.
 const ROUNDS: u32 = 3;
 
@@ -207,7 +209,7 @@ impl SharedDevice {
             id = devices(&worker)["slots"][0]["id"].as_str().map(str::to_owned);
             id.is_some()
         };
-        assert!(eventually(LIMIT, is_found), "there is no device");
+        assert!(eventually(SOON, is_found), "there is no device");
         let id = id.expect("it was found");
         Self { agent, plugin, pod, device, id, image, worker, _registry: registry, cluster }
     }
@@ -251,7 +253,7 @@ impl SharedDevice {
 
     #[track_caller]
     fn wait_free(&self) {
-        assert!(eventually(LIMIT, || self.holders().is_empty()), "{:?}", self.holders());
+        assert!(eventually(SOON, || self.holders().is_empty()), "{:?}", self.holders());
     }
 }
 

@@ -1,9 +1,9 @@
 //! The cgroup hierarchies of v1 and v2: finds cgroups by name, and removes them with their processes.
 
-use crate::host::LIMIT;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -90,7 +90,7 @@ pub fn members_of(groups: &[PathBuf]) -> Vec<i32> {
 /// Kills the processes in the cgroups whose name contains `fragment`, and removes them. Returns what remains.
 #[must_use]
 pub fn clear(fragment: &str) -> Vec<PathBuf> {
-    eventually(LIMIT, || {
+    eventually(Duration::from_secs(10), || {
         let groups = trees_named(fragment);
         for dir in &groups {
             // A frozen process does not die of a signal on v1; both files may be absent.

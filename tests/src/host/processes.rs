@@ -1,9 +1,9 @@
 //! The process table: finds the processes that belong to a directory, and kills them.
 
-use crate::host::LIMIT;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -110,7 +110,7 @@ pub fn running(root: &Path, command: &str) -> Option<Process> {
 #[must_use]
 pub fn clear(root: &Path) -> Vec<Process> {
     let mut sockets = HashSet::new();
-    eventually(LIMIT, || {
+    eventually(Duration::from_secs(10), || {
         let processes = belonging_to(root);
         for process in &processes {
             if process.command.contains("containerd-shim") {

@@ -1,6 +1,5 @@
 //! What a containerd holds, as it tells over its API.
 
-use crate::host::LIMIT;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +20,8 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
+/// How long containerd may take to listen: a test may have killed it.
+const START_LIMIT: Duration = Duration::from_secs(10);
 /// How long it may take to answer one call.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 /// How often it is tried whether it listens.
@@ -79,7 +80,7 @@ impl Store {
         let channel = loop {
             match endpoint.connect().await {
                 Ok(channel) => break channel,
-                Err(error) if start.elapsed() > LIMIT => {
+                Err(error) if start.elapsed() > START_LIMIT => {
                     return Err(Status::unavailable(format!("{}: {error}", socket.display())));
                 }
                 Err(_) => tokio::time::sleep(POLL).await,

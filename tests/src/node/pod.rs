@@ -3,12 +3,16 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use switchyard_proto::cri::v1 as cri;
 use tonic::Status;
 
 use super::TestNode;
-use crate::host::{LIMIT, eventually, random_name};
+use crate::host::{eventually, random_name};
+
+/// How long a log may take to hold what was printed.
+const LOG_LIMIT: Duration = Duration::from_secs(20);
 
 /// A pod that is stopped and removed when it is dropped; then nothing that carries its id may be left.
 #[derive(Debug)]
@@ -156,11 +160,11 @@ impl<'n> TestPod<'n> {
     #[track_caller]
     pub fn wait_log(&self, name: &str, mut condition: impl FnMut(&[String]) -> bool) -> Vec<String> {
         let mut lines = Vec::new();
-        let held = eventually(LIMIT, || {
+        let held = eventually(LOG_LIMIT, || {
             lines = self.log(name);
             condition(&lines)
         });
-        assert!(held, "the log {name} has not come to it after {LIMIT:?}: {lines:#?}");
+        assert!(held, "the log {name} has not come to it after {LOG_LIMIT:?}: {lines:#?}");
         lines
     }
 

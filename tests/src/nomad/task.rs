@@ -6,6 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::libc::O_NONBLOCK;
 use nix::sys::stat::Mode;
@@ -18,7 +19,10 @@ use super::agent_paths::AgentPaths;
 use super::cgroup::TaskCgroups;
 use super::config::encode;
 use super::pipe_reader::{OnEof, PipeReader};
-use crate::host::{LIMIT, random_name};
+use crate::host::random_name;
+
+/// How long a task may take to say something.
+const OUTPUT_LIMIT: Duration = Duration::from_secs(20);
 
 /// A task that is ready to be started. Dropping it removes its directories and control groups.
 #[derive(Debug)]
@@ -169,9 +173,13 @@ impl TaskSetup {
     #[track_caller]
     pub fn wait_stdout(&self, condition: impl FnMut(&str) -> bool) -> String {
         let (stdout, _) = self.logs.as_ref().expect("somebody listens");
-        let held = stdout.wait(LIMIT, condition);
+        let held = stdout.wait(OUTPUT_LIMIT, condition);
         let printed = stdout.text();
-        assert!(held, "the task has not come to it after {LIMIT:?}: {printed:?} and {:?}", self.stderr());
+        assert!(
+            held,
+            "the task has not come to it after {OUTPUT_LIMIT:?}: {printed:?} and {:?}",
+            self.stderr()
+        );
         printed
     }
 

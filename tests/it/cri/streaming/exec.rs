@@ -1,11 +1,15 @@
 //! Commands in a container, with streams.
 
-use switchyard_tests::host::{LIMIT, cgroups, eventually, processes};
+use std::time::Duration;
+
+use switchyard_tests::host::{cgroups, eventually, processes};
 use switchyard_tests::leak_scan::NAMESPACE;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::streams::{OUTPUTS, PIPES, StreamSession, TERMINAL};
 use tonic::Code;
 
+/// How long something may take to be cleared away.
+const LIMIT: Duration = Duration::from_secs(30);
 /// What a command that takes too long is answered with.
 const LATE: Result<(), Code> = Err(Code::DeadlineExceeded);
 /// The bytes that go through a copying command.

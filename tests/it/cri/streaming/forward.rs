@@ -1,13 +1,16 @@
 //! Forwarded ports of pods.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
 
 use switchyard_proto::cri::v1::NamespaceMode;
 use switchyard_tests::cri::namespaces;
-use switchyard_tests::host::{LIMIT, cgroups, eventually, processes};
+use switchyard_tests::host::{cgroups, eventually, processes};
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::streams::{ForwardSession, StreamData};
 
+/// How long something may take to be gone.
+const LIMIT: Duration = Duration::from_secs(30);
 /// Where the pod's server listens.
 pub(super) const PORT: u16 = 8080;
 
