@@ -1,8 +1,9 @@
 //! Wire types of the protocols Switchyard speaks, and nothing else.
 //!
 //! The modules follow the protobuf packages: [`cri::v1`] is `runtime.v1`, [`containerd::runc::v1`] is
-//! `containerd.runc.v1`. The `.proto` files are our own (names and numbers are upstream's) and are compiled
-//! when the crate is built; `UPSTREAM.md` says which versions they follow and where the traps are.
+//! `containerd.runc.v1`. The `.proto` files are our own (names and numbers are upstream's); `generated`
+//! has the code that `cargo run -p switchyard-proto-codegen` makes of them, and `UPSTREAM.md` says which versions they follow and
+//! where the traps are.
 //!
 //! Three properties hold for every message:
 //! - maps are `BTreeMap`, so equal messages encode to equal bytes and can be recognised by a hash;
@@ -13,11 +14,17 @@
 //! Clients and servers accept messages up to tonic's 4 MiB unless `max_decoding_message_size` says otherwise;
 //! CRI peers expect 16 MiB, and a manager of a swarm may send more than 4 MiB.
 
+/// Includes a file of generated code.
+macro_rules! generated {
+    ($name:literal) => {
+        include!(concat!("../generated/", $name, ".rs"));
+    };
+}
+
 pub mod codec;
 mod redact;
 
-/// The calls of all compiled services that answer with a stream, as `package.Service/Method`, sorted.
-pub const SERVER_STREAMS: &[&str] = include!(concat!(env!("OUT_DIR"), "/server_streams.rs"));
+generated!("server_streams");
 
 pub mod cri {
     //! The Container Runtime Interface of Kubernetes.
@@ -33,7 +40,7 @@ pub mod cri {
                       .proto file, which leaves out what a name says by itself"
         )]
 
-        tonic::include_proto!("runtime.v1");
+        generated!("runtime.v1");
     }
 
     pub mod v1alpha2 {
@@ -47,7 +54,7 @@ pub mod cri {
             reason = "generated code, whose form belongs to prost and tonic"
         )]
 
-        tonic::include_proto!("runtime.v1alpha2");
+        generated!("runtime.v1alpha2");
     }
 }
 
@@ -60,7 +67,7 @@ pub mod containerd {
         pub mod v1 {
             //! Shim options, package `containerd.runc.v1`, as of containerd 2.x.
 
-            tonic::include_proto!("containerd.runc.v1");
+            generated!("containerd.runc.v1");
         }
     }
 
@@ -79,7 +86,7 @@ pub mod containerd {
             pub mod v1 {
                 //! Writing of blobs without copies, package `containerd.services.content.v1`, as of containerd 2.3.
 
-                tonic::include_proto!("containerd.services.content.v1");
+                generated!("containerd.services.content.v1");
             }
         }
 
@@ -89,7 +96,7 @@ pub mod containerd {
             pub mod v1 {
                 //! Committing onto a parent, package `containerd.services.snapshots.v1`, as of containerd 2.3.
 
-                tonic::include_proto!("containerd.services.snapshots.v1");
+                generated!("containerd.services.snapshots.v1");
             }
         }
     }
@@ -106,7 +113,7 @@ pub mod containerd {
                 reason = "generated code, whose form belongs to prost; a name says what a field is"
             )]
 
-            tonic::include_proto!("containerd.task.v2");
+            generated!("containerd.task.v2");
         }
     }
 }
@@ -128,7 +135,7 @@ pub mod docker {
                           files"
             )]
 
-            tonic::include_proto!("docker.swarmkit.v1");
+            generated!("docker.swarmkit.v1");
         }
     }
 }
@@ -149,14 +156,14 @@ pub mod kubelet {
         pub mod v1beta1 {
             //! Registration, and what a plugin is asked, package `v1beta1`.
 
-            tonic::include_proto!("v1beta1");
+            generated!("v1beta1");
         }
     }
 
     pub mod plugin_registration {
         //! How a kubelet asks a plugin whose socket it has found, package `pluginregistration`.
 
-        tonic::include_proto!("pluginregistration");
+        generated!("pluginregistration");
     }
 
     pub mod pod_resources {
@@ -165,7 +172,7 @@ pub mod kubelet {
         pub mod v1 {
             //! The listing, package `v1`.
 
-            tonic::include_proto!("v1");
+            generated!("v1");
         }
     }
 }
@@ -186,14 +193,14 @@ pub mod nomad {
         pub mod proto {
             //! What a plugin is, and its configuration.
 
-            tonic::include_proto!("hashicorp.nomad.plugins.base.proto");
+            generated!("hashicorp.nomad.plugins.base.proto");
         }
     }
 
     pub mod device {
         //! Device plugins.
 
-        tonic::include_proto!("hashicorp.nomad.plugins.device");
+        generated!("hashicorp.nomad.plugins.device");
     }
 
     pub mod drivers {
@@ -202,7 +209,7 @@ pub mod nomad {
         pub mod proto {
             //! The tasks of an agent.
 
-            tonic::include_proto!("hashicorp.nomad.plugins.drivers.proto");
+            generated!("hashicorp.nomad.plugins.drivers.proto");
         }
     }
 
@@ -212,13 +219,13 @@ pub mod nomad {
         pub mod hclspec {
             //! Schemas of configurations.
 
-            tonic::include_proto!("hashicorp.nomad.plugins.shared.hclspec");
+            generated!("hashicorp.nomad.plugins.shared.hclspec");
         }
 
         pub mod structs {
             //! Attributes, statistics and the detail of an error.
 
-            tonic::include_proto!("hashicorp.nomad.plugins.shared.structs");
+            generated!("hashicorp.nomad.plugins.shared.structs");
         }
     }
 }
@@ -232,7 +239,7 @@ pub mod go_plugin {
         reason = "generated code, whose form belongs to prost and tonic"
     )]
 
-    tonic::include_proto!("plugin");
+    generated!("plugin");
 }
 
 pub mod google {
@@ -246,7 +253,7 @@ pub mod google {
             reason = "generated code, whose form belongs to prost; a name says what a field is"
         )]
 
-        tonic::include_proto!("google.rpc");
+        generated!("google.rpc");
     }
 }
 
@@ -266,7 +273,7 @@ pub mod grpc {
                 reason = "generated code, whose form belongs to prost and tonic"
             )]
 
-            tonic::include_proto!("grpc.health.v1");
+            generated!("grpc.health.v1");
         }
     }
 }
@@ -292,7 +299,7 @@ pub mod opentelemetry {
                 pub mod v1 {
                     //! Their service.
 
-                    tonic::include_proto!("opentelemetry.proto.collector.trace.v1");
+                    generated!("opentelemetry.proto.collector.trace.v1");
                 }
             }
         }
@@ -303,7 +310,7 @@ pub mod opentelemetry {
             pub mod v1 {
                 //! Attributes.
 
-                tonic::include_proto!("opentelemetry.proto.common.v1");
+                generated!("opentelemetry.proto.common.v1");
             }
         }
 
@@ -313,7 +320,7 @@ pub mod opentelemetry {
             pub mod v1 {
                 //! Attributes of the sender.
 
-                tonic::include_proto!("opentelemetry.proto.resource.v1");
+                generated!("opentelemetry.proto.resource.v1");
             }
         }
 
@@ -323,7 +330,7 @@ pub mod opentelemetry {
             pub mod v1 {
                 //! Spans.
 
-                tonic::include_proto!("opentelemetry.proto.trace.v1");
+                generated!("opentelemetry.proto.trace.v1");
             }
         }
     }
@@ -344,7 +351,7 @@ pub mod switchyard {
                 reason = "generated code, whose form belongs to prost and tonic"
             )]
 
-            tonic::include_proto!("switchyard.nomad.v1");
+            generated!("switchyard.nomad.v1");
         }
     }
 }
@@ -357,5 +364,5 @@ pub mod ttrpc {
         reason = "generated code, whose form belongs to prost; a name says what a field is"
     )]
 
-    tonic::include_proto!("ttrpc");
+    generated!("ttrpc");
 }

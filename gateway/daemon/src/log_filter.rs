@@ -1,7 +1,6 @@
 //! What a level of the log means.
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::{LevelFilter, ParseError};
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// Why a level of the log is none.
 #[derive(Debug, thiserror::Error)]
@@ -9,38 +8,49 @@ pub enum LevelError {
     /// A word that is no level. A filter would take it for the name of a module, and leave everything else out.
     #[error("{0:?} is no level: error, warn, info, debug, trace, off, or filters by module as MODULE=LEVEL")]
     Word(String),
-    /// A filter is malformed.
-    #[error("{level:?} is neither a level nor filters by module")]
+    /// A filter whose module is no path, or whose level is none.
+    #[error(
+        "{filter:?} is no filter: write MODULE=LEVEL, with one of error, warn, info, debug, trace and off"
+    )]
     Filter {
-        /// All that was given.
-        level: String,
-        /// What is wrong with it.
-        source: ParseError,
+        /// The filter.
+        filter: String,
     },
 }
 
-/// The target of the lines of the audit log, and the filter that lets them pass.
+/// The target of the lines of the audit log.
 const AUDIT: &str = "audit";
-const AUDIT_LINES: &str = "audit=info";
 
 /// The filter that a level means: a level, or filters by module. Lines of the audit log pass whatever it is, unless a
 /// filter names their target: they are records of the node, and not reports on how the daemon is.
 ///
 /// # Errors
 /// [`LevelError`].
-pub fn parse_level(level: &str) -> Result<EnvFilter, LevelError> {
-    let filters = || level.split(',').map(str::trim).filter(|filter| !filter.is_empty());
-    // What has a span or a field in it is for those who know filters.
-    let is_wrong = |word: &&str| !word.contains(['=', '[']) && word.parse::<LevelFilter>().is_err();
-    if let Some(word) = filters().find(is_wrong) {
-        return Err(LevelError::Word(word.to_owned()));
+pub fn parse_level(level: &str) -> Result<Targets, LevelError> {
+    let mut targets = Targets::new().with_target(AUDIT, LevelFilter::INFO);
+    let mut filters = level.split(',').map(str::trim).filter(|filter| !filter.is_empty()).peekable();
+    if filters.peek().is_none() {
+        targets = targets.with_default(LevelFilter::ERROR);
     }
-    let refused = |source| LevelError::Filter { level: level.to_owned(), source };
-    let filter = EnvFilter::try_new(level).map_err(refused)?;
-    if filters().any(|filter| filter.split(['=', '[']).next() == Some(AUDIT)) {
-        return Ok(filter);
+    for filter in filters {
+        targets = match filter.split_once('=') {
+            Some((module, level)) => {
+                let refused = || LevelError::Filter { filter: filter.to_owned() };
+                let level: LevelFilter = level.trim().parse().map_err(|_| refused())?;
+                targets.with_target(module_path(module.trim()).ok_or_else(refused)?, level)
+            }
+            None => targets.with_default(
+                filter.parse::<LevelFilter>().map_err(|_| LevelError::Word(filter.to_owned()))?,
+            ),
+        };
     }
-    Ok(filter.add_directive(AUDIT_LINES.parse().map_err(refused)?))
+    Ok(targets)
+}
+
+/// The text, if it can be the path of a module or another target of log lines.
+fn module_path(text: &str) -> Option<&str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | ':' | '.');
+    (!text.is_empty() && text.chars().all(is_part)).then_some(text)
 }
 
 #[cfg(test)]
@@ -53,5 +63,28 @@ mod tests {
         assert_eq!(shown("off"), "audit=info,off");
         assert_eq!(shown("warn,audit=off"), "audit=off,warn");
         assert_eq!(shown("INFO,switchyard_cri=debug"), "switchyard_cri=debug,audit=info,info");
+    }
+
+    #[test]
+    fn filters_may_have_blanks_and_empty_parts_between_them() {
+        let shown = |level: &str| parse_level(level).unwrap().to_string();
+        assert_eq!(shown(" warn , switchyard_cri = trace ,"), "switchyard_cri=trace,audit=info,warn");
+        assert_eq!(shown(""), "audit=info,error");
+        assert_eq!(shown("switchyard_cri::pod=debug"), "switchyard_cri::pod=debug,audit=info");
+    }
+
+    #[test]
+    fn what_is_neither_a_level_nor_a_filter_is_refused_with_its_text() {
+        for (level, refused) in [
+            ("loud", r#""loud" is no level: error"#),
+            ("info,switchyard_cri", r#""switchyard_cri" is no level: error"#),
+            ("switchyard_cri=loud", r#""switchyard_cri=loud" is no filter"#),
+            ("info,[span{a=b}]=debug", r#""[span{a=b}]=debug" is no filter"#),
+            ("=debug", r#""=debug" is no filter"#),
+            ("a=b=debug", r#""a=b=debug" is no filter"#),
+        ] {
+            let error = parse_level(level).unwrap_err().to_string();
+            assert!(error.starts_with(refused), "{level}: {error}");
+        }
     }
 }

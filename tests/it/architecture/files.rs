@@ -8,14 +8,14 @@ use super::repository;
 /// The most lines that a source file may have.
 const MOST_LINES: usize = 500;
 
-/// The files of the repository whose name ends with this, without build output and hidden directories.
+/// The files of the repository whose name ends with this, without build output, generated code and hidden directories.
 pub(super) fn files(endings: &[&str]) -> Vec<PathBuf> {
     fn walk(dir: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).expect("a directory of the repository can be read").flatten() {
             let path = entry.path();
             let name = entry.file_name().to_string_lossy().into_owned();
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                if name != "target" && !name.starts_with('.') {
+                if name != "target" && name != "generated" && !name.starts_with('.') {
                     walk(&path, endings, found);
                 }
             } else if endings.iter().any(|ending| name.ends_with(ending)) {

@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 31] = [
+const LAYERS: [(&str, &[&str]); 32] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
@@ -59,6 +59,7 @@ const LAYERS: [(&str, &[&str]); 31] = [
     ),
     ("switchyard-process", &[]),
     ("switchyard-proto", &[]),
+    ("switchyard-proto-codegen", &[]),
     ("switchyard-registry", &[]),
     // Below every gRPC server and client.
     ("switchyard-rpc", &[]),
@@ -103,6 +104,7 @@ const WIRE: &[&str] = &[
     "switchyard-kubelet",
     "switchyard-nomad",
     "switchyard-proto",
+    "switchyard-proto-codegen",
     "switchyard-rpc",
     "switchyard-swarm",
     "switchyard-tests",

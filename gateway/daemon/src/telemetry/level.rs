@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 
 use crate::log_filter::{LevelError, parse_level};
 use crate::status::rfc3339;
@@ -20,7 +20,7 @@ pub struct LogLevel {
 }
 
 struct LevelState {
-    apply: Box<dyn Fn(EnvFilter) + Send + Sync>,
+    apply: Box<dyn Fn(Targets) + Send + Sync>,
     levels: Mutex<Levels>,
     /// Notified when the temporary level has changed.
     changed: Notify,
@@ -59,7 +59,7 @@ impl fmt::Debug for LogLevel {
 impl LogLevel {
     /// A level that `apply` puts in force; `level` is in force already.
     #[must_use]
-    pub fn new(level: &str, apply: impl Fn(EnvFilter) + Send + Sync + 'static) -> Self {
+    pub fn new(level: &str, apply: impl Fn(Targets) + Send + Sync + 'static) -> Self {
         let levels = Levels { configured: level.to_owned(), temporary: None };
         let shared =
             LevelState { apply: Box::new(apply), levels: Mutex::new(levels), changed: Notify::new() };

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protox::prost_reflect::{DescriptorPool, MessageDescriptor};
+use prost_reflect::{DescriptorPool, MessageDescriptor};
+
+use super::pool;
 
 /// The unary calls of `runtime.v1.RuntimeService` in Kubernetes 1.37.
 const RUNTIME_UNARY: [&str; 31] = [
@@ -308,24 +310,6 @@ const ATTACH: [(&str, u32); 5] =
 /// Messages, their fields, enums and their values in `runtime.v1` of Kubernetes 1.37.
 const COUNTS: (usize, usize, usize, usize) = (175, 478, 11, 95);
 
-fn pool() -> DescriptorPool {
-    let files = [
-        "cri/v1/api.proto",
-        "cri/v1alpha2/api.proto",
-        "containerd/runc/v1/options.proto",
-        "containerd/services/content/v1/content.proto",
-        "containerd/services/snapshots/v1/snapshots.proto",
-        "containerd/task/v2/shim.proto",
-        "kubelet/deviceplugin/v1beta1/api.proto",
-        "kubelet/pluginregistration/v1/api.proto",
-        "kubelet/podresources/v1/api.proto",
-        "opentelemetry/collector/trace/v1/trace_service.proto",
-        "ttrpc/ttrpc.proto",
-    ];
-    let set = protox::compile(files, [env!("CARGO_MANIFEST_DIR")]).expect("the files compile");
-    DescriptorPool::from_file_descriptor_set(set).expect("the descriptors are complete")
-}
-
 #[track_caller]
 fn message(pool: &DescriptorPool, name: &str) -> MessageDescriptor {
     pool.get_message_by_name(name).unwrap_or_else(|| panic!("{name} is missing"))
@@ -411,8 +395,8 @@ fn cri_is_complete() {
 fn optional_numbers_are_wrapper_messages_of_the_package() {
     let pool = pool();
     for (name, kind) in [
-        ("runtime.v1.Int64Value", protox::prost_reflect::Kind::Int64),
-        ("runtime.v1.UInt64Value", protox::prost_reflect::Kind::Uint64),
+        ("runtime.v1.Int64Value", prost_reflect::Kind::Int64),
+        ("runtime.v1.UInt64Value", prost_reflect::Kind::Uint64),
     ] {
         let value = message(&pool, name).get_field(1).expect("field 1 exists");
         assert_eq!((value.name(), value.kind()), ("value", kind));
@@ -435,7 +419,7 @@ fn v1alpha2_is_v1_with_additions_from_100_on() {
         for field in message.fields() {
             let same = v1.get_field(field.number());
             assert_eq!(same.is_none(), field.number() >= 100, "{}", field.full_name());
-            let facts = |field: &protox::prost_reflect::FieldDescriptor| {
+            let facts = |field: &prost_reflect::FieldDescriptor| {
                 let kind = field.kind();
                 let message = kind.as_message().filter(|message| !message.is_map_entry());
                 let inner = message.map_or_else(|| field.is_map().to_string(), |m| m.name().to_owned());

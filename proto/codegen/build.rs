@@ -1,10 +1,13 @@
-//! Compiles the `.proto` files of this crate to Rust, in pure Rust: no `protoc` is needed.
+//! Compiles the `.proto` files of `proto` to Rust, with Debian's `protoc`, which the build of containerd-client needs too.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Every file that is compiled, relative to this crate. A new one also needs its module in `src/lib.rs`.
+use prost::Message;
+use prost_types::FileDescriptorSet;
+
+/// Every file that is compiled, relative to `proto`. A new one also needs its module in `proto/src/lib.rs`.
 const FILES: [&str; 29] = [
     "cri/v1/api.proto",
     "cri/v1alpha2/api.proto",
@@ -38,10 +41,18 @@ const FILES: [&str; 29] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    for file in FILES {
-        println!("cargo::rerun-if-changed={file}");
-    }
-    let descriptors = protox::compile(FILES, ["."])?;
+    let proto = Path::new("..");
+    let files: Vec<PathBuf> = FILES.iter().map(|file| proto.join(file)).collect();
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    let descriptors = out.join("descriptors.bin");
+    generate(&files, proto, &descriptors)?;
+    let descriptors = FileDescriptorSet::decode(fs::read(descriptors)?.as_slice())?;
+    fs::write(out.join("server_streams.rs"), constant(&server_streams(&descriptors)))?;
+    Ok(())
+}
+
+/// The calls of all services that answer with a stream, as `package.Service/Method`, sorted.
+fn server_streams(descriptors: &FileDescriptorSet) -> Vec<String> {
     let services = descriptors.file.iter().flat_map(|file| {
         file.service.iter().map(move |service| (format!("{}.{}", file.package(), service.name()), service))
     });
@@ -52,8 +63,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         })
         .collect();
     streams.sort();
-    let out = PathBuf::from(env::var("OUT_DIR")?).join("server_streams.rs");
-    fs::write(out, format!("&{streams:?}"))?;
+    streams
+}
+
+/// A constant with these calls.
+fn constant(streams: &[String]) -> String {
+    format!(
+        "/// The calls of all services that answer with a stream, as `package.Service/Method`, sorted.\n\
+         pub const SERVER_STREAMS: &[&str] = &{streams:#?};\n"
+    )
+}
+
+/// Writes one file of Rust for each package, and the descriptors of all files.
+fn generate(files: &[PathBuf], include: &Path, descriptors: &Path) -> std::io::Result<()> {
     tonic_prost_build::configure()
         // Encoded messages are hashed to recognise a retried request, so map entries need one fixed order.
         .btree_map(".")
@@ -83,6 +105,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         .enum_attribute(".docker.swarmkit.v1.ContainerSpec.Isolation", "#[derive(Debug)]")
         .enum_attribute(".docker.swarmkit.v1.EncryptionKey.Algorithm", "#[derive(Debug)]")
         .codec_path("crate::codec::LeanCodec")
-        .compile_fds(descriptors)?;
-    Ok(())
+        .file_descriptor_set_path(descriptors)
+        .compile_protos(files, &[include.to_owned()])
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use protox::prost_reflect::{DescriptorPool, MessageDescriptor};
+use prost_reflect::{DescriptorPool, MessageDescriptor};
+
+use super::pool;
 
 /// An RPC: whether the client, and whether the server streams.
 type Rpc = (&'static str, bool, bool);
@@ -117,12 +119,6 @@ const TASK_STATES: [(&str, i32); 14] = [
     ("REMOVE", 800),
     ("ORPHANED", 832),
 ];
-
-fn pool() -> DescriptorPool {
-    let files = ["ca", "dispatcher", "logbroker"].map(|name| format!("docker/swarmkit/v1/{name}.proto"));
-    let set = protox::compile(files, [env!("CARGO_MANIFEST_DIR")]).expect("the files compile");
-    DescriptorPool::from_file_descriptor_set(set).expect("the descriptors are complete")
-}
 
 #[track_caller]
 fn message(pool: &DescriptorPool, name: &str) -> MessageDescriptor {
