@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use switchyard_core::backend::{
     Backend, BackendObserver, BackendStatus, CgroupDriver, CheckpointBackend, ExecBackend, ExecProcess,
     Handler, Inspection, NamedVolume, Recovered, SandboxBackend, SandboxDetails, SandboxStats, Started,
@@ -81,7 +81,6 @@ impl Containerd {
     }
 }
 
-#[async_trait]
 impl Backend for Containerd {
     fn status(&self) -> BackendStatus {
         let parts = &self.parts;
@@ -132,13 +131,17 @@ impl Backend for Containerd {
         first
     }
 
-    async fn recover(&self) -> Result<Recovered> {
-        self.parts.health.wait_up(CONTACT_TIMEOUT).await?;
-        self.parts.recovery.recover().await
+    fn recover(&self) -> BoxFuture<'_, Result<Recovered>> {
+        Box::pin(async move {
+            self.parts.health.wait_up(CONTACT_TIMEOUT).await?;
+            self.parts.recovery.recover().await
+        })
     }
 
-    async fn drain(&self) {
-        self.parts.exits.wind_up().await;
+    fn drain(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.parts.exits.wind_up().await;
+        })
     }
 
     fn images(&self) -> &dyn ImageStore {
@@ -146,100 +149,112 @@ impl Backend for Containerd {
     }
 }
 
-#[async_trait]
 impl SandboxBackend for Containerd {
-    async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
-        self.parts.sandboxes.create_sandbox(id, spec).await
+    fn create_sandbox<'a>(
+        &'a self,
+        id: SandboxId,
+        spec: &'a SandboxSpec,
+    ) -> BoxFuture<'a, Result<SandboxDetails>> {
+        Box::pin(self.parts.sandboxes.create_sandbox(id, spec))
     }
 
-    async fn wait_network_released(&self, id: SandboxId) {
-        self.parts.sandboxes.unreleased.released(id).await;
+    fn wait_network_released(&self, id: SandboxId) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.parts.sandboxes.unreleased.released(id).await;
+        })
     }
 
-    async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
-        self.parts.sandboxes.stop_sandbox(id).await
+    fn stop_sandbox(&self, id: SandboxId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.parts.sandboxes.stop_sandbox(id))
     }
 
-    async fn wait_sandbox(&self, id: SandboxId) -> Result<String> {
-        self.parts.sandboxes.wait_sandbox(id).await
+    fn wait_sandbox(&self, id: SandboxId) -> BoxFuture<'_, Result<String>> {
+        Box::pin(self.parts.sandboxes.wait_sandbox(id))
     }
 
-    async fn begin_removal(&self, id: SandboxId) -> Result<()> {
-        self.parts.sandboxes.begin_removal(id).await
+    fn begin_removal(&self, id: SandboxId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.parts.sandboxes.begin_removal(id))
     }
 
-    async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
-        self.parts.sandboxes.remove_sandbox(id).await
+    fn remove_sandbox(&self, id: SandboxId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.parts.sandboxes.remove_sandbox(id))
     }
 
-    async fn start_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
-        self.parts.sandboxes.start_sandbox(id, spec).await
+    fn start_sandbox<'a>(
+        &'a self,
+        id: SandboxId,
+        spec: &'a SandboxSpec,
+    ) -> BoxFuture<'a, Result<SandboxDetails>> {
+        Box::pin(self.parts.sandboxes.start_sandbox(id, spec))
     }
 
-    async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()> {
-        self.parts.sandboxes.amend_sandbox(id, note).await
+    fn amend_sandbox<'a>(&'a self, id: SandboxId, note: &'a [u8]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.parts.sandboxes.amend_sandbox(id, note))
     }
 
-    async fn set_ranges(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
-        self.parts.network.ranges.set(owner, ranges).await
+    fn set_ranges(&self, owner: Owner, ranges: Vec<Subnet>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.parts.network.ranges.set(owner, ranges))
     }
 
-    async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled> {
-        self.parts.sandboxes.dial(id, port).await
+    fn dial(&self, id: SandboxId, port: u16) -> BoxFuture<'_, Result<Dialled>> {
+        Box::pin(self.parts.sandboxes.dial(id, port))
     }
 }
 
-#[async_trait]
 impl TaskBackend for Containerd {
-    async fn resolve_start(&self, id: TaskId) -> Result<Option<Started>> {
-        self.parts.recovery.finish_predecessor_start(id).await
+    fn resolve_start(&self, id: TaskId) -> BoxFuture<'_, Result<Option<Started>>> {
+        Box::pin(self.parts.recovery.finish_predecessor_start(id))
     }
 
-    async fn create_task(&self, id: TaskId, sandbox: SandboxId, spec: &TaskSpec) -> Result<TaskDetails> {
-        self.parts.tasks.create_task(id, sandbox, spec).await
+    fn create_task<'a>(
+        &'a self,
+        id: TaskId,
+        sandbox: SandboxId,
+        spec: &'a TaskSpec,
+    ) -> BoxFuture<'a, Result<TaskDetails>> {
+        Box::pin(self.parts.tasks.create_task(id, sandbox, spec))
     }
 
-    async fn start_task(&self, id: TaskId) -> Result<Started> {
-        self.parts.tasks.start_task(id).await
+    fn start_task(&self, id: TaskId) -> BoxFuture<'_, Result<Started>> {
+        Box::pin(self.parts.tasks.start_task(id))
     }
 
-    async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
-        self.parts.tasks.signal_task(id, signal).await
+    fn signal_task(&self, id: TaskId, signal: Signal) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.parts.tasks.signal_task(id, signal))
     }
 
-    async fn wait_end(&self, id: TaskId) -> Result<()> {
-        self.parts.exits.wait_end(id).await
+    fn wait_end(&self, id: TaskId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.parts.exits.wait_end(id))
     }
 
-    async fn wait_task(&self, id: TaskId) -> Result<Exit> {
-        self.parts.exits.wait_task(id).await
+    fn wait_task(&self, id: TaskId) -> BoxFuture<'_, Result<Exit>> {
+        Box::pin(self.parts.exits.wait_task(id))
     }
 
-    async fn remove_task(&self, id: TaskId) -> Result<()> {
-        self.parts.tasks.remove_task(id).await
+    fn remove_task(&self, id: TaskId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.parts.tasks.remove_task(id))
     }
 
-    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {
-        self.parts.tasks.update_task(id, update).await
+    fn update_task<'a>(&'a self, id: TaskId, update: &'a TaskUpdate) -> BoxFuture<'a, Result<TaskDetails>> {
+        Box::pin(self.parts.tasks.update_task(id, update))
     }
 
-    async fn attach(&self, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
-        self.parts.attachments.attach_task(id, spec).await
+    fn attach(&self, id: TaskId, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment>> {
+        Box::pin(self.parts.attachments.attach_task(id, spec))
     }
 
-    async fn resize_task(&self, id: TaskId, width: u16, height: u16) -> Result<()> {
-        self.parts.attachments.resize_task(id, width, height).await
+    fn resize_task(&self, id: TaskId, width: u16, height: u16) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.parts.attachments.resize_task(id, width, height))
     }
 
-    async fn reopen_log(&self, id: TaskId) -> Result<()> {
-        self.parts.exits.reopen_log(id).await
+    fn reopen_log(&self, id: TaskId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.parts.exits.reopen_log(id))
     }
 }
 
-#[async_trait]
 impl ExecBackend for Containerd {
-    async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
-        self.parts.execs.start(id, spec).await
+    fn exec<'a>(&'a self, id: TaskId, spec: &'a ExecSpec) -> BoxFuture<'a, Result<ExecProcess>> {
+        Box::pin(self.parts.execs.start(id, spec))
     }
 
     fn exec_blocked(&self, id: TaskId) -> Option<Error> {
@@ -247,47 +262,47 @@ impl ExecBackend for Containerd {
     }
 }
 
-#[async_trait]
 impl CheckpointBackend for Containerd {
-    async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()> {
-        self.parts.checkpoints.checkpoint_task(id, spec).await
+    fn checkpoint_task<'a>(&'a self, id: TaskId, spec: &'a CheckpointSpec) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.parts.checkpoints.checkpoint_task(id, spec))
     }
 }
 
-#[async_trait]
 impl StatsBackend for Containerd {
-    async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
-        self.parts.stats.task_stats(ids).await
+    fn task_stats<'a>(&'a self, ids: &'a [TaskId]) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskStats>>> {
+        Box::pin(self.parts.stats.task_stats(ids))
     }
 
-    async fn task_metrics(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskMetrics>> {
-        self.parts.stats.task_metrics(ids).await
+    fn task_metrics<'a>(&'a self, ids: &'a [TaskId]) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskMetrics>>> {
+        Box::pin(self.parts.stats.task_metrics(ids))
     }
 
-    async fn sandbox_traffic(&self, ids: &[SandboxId]) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>> {
-        self.parts.stats.sandbox_traffic(ids).await
+    fn sandbox_traffic<'a>(
+        &'a self,
+        ids: &'a [SandboxId],
+    ) -> BoxFuture<'a, Result<BTreeMap<SandboxId, Vec<InterfaceStats>>>> {
+        Box::pin(self.parts.stats.sandbox_traffic(ids))
     }
 
-    async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats> {
-        self.parts.stats.sandbox_stats(id).await
+    fn sandbox_stats(&self, id: SandboxId) -> BoxFuture<'_, Result<SandboxStats>> {
+        Box::pin(self.parts.stats.sandbox_stats(id))
     }
 
-    async fn inspect_task(&self, id: TaskId) -> Result<Inspection> {
-        self.parts.stats.inspect_task(id).await
+    fn inspect_task(&self, id: TaskId) -> BoxFuture<'_, Result<Inspection>> {
+        Box::pin(self.parts.stats.inspect_task(id))
     }
 
-    async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection> {
-        self.parts.stats.inspect_sandbox(id).await
+    fn inspect_sandbox(&self, id: SandboxId) -> BoxFuture<'_, Result<Inspection>> {
+        Box::pin(self.parts.stats.inspect_sandbox(id))
     }
 }
 
-#[async_trait]
 impl VolumeBackend for Containerd {
-    async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
-        self.parts.storage.remove_volume(owner, name).await
+    fn remove_volume<'a>(&'a self, owner: Owner, name: &'a str) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.parts.storage.remove_volume(owner, name))
     }
 
-    async fn volumes(&self) -> Result<Vec<NamedVolume>> {
-        self.parts.storage.list_volumes().await
+    fn volumes(&self) -> BoxFuture<'_, Result<Vec<NamedVolume>>> {
+        Box::pin(self.parts.storage.list_volumes())
     }
 }

@@ -9,8 +9,8 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::backend::{BackendObserver, RecoveryResult};
@@ -37,7 +37,6 @@ const CONCURRENCY: usize = 4;
 const MAX_QUEUED: usize = 10_000;
 
 /// An undo or a removal that is left to do.
-#[async_trait]
 pub(crate) trait Cleanup: fmt::Debug + Send + Sync {
     /// The kind of the cleanup and the id of its object, for the log.
     fn description(&self) -> String;
@@ -46,7 +45,7 @@ pub(crate) trait Cleanup: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The reason why it has to be repeated.
-    async fn run(&self) -> Result<()>;
+    fn run(&self) -> BoxFuture<'_, Result<()>>;
 }
 
 /// An entry of the queue.
@@ -112,16 +111,17 @@ fn retry_pause(waited: Duration) -> Duration {
 
 // === impl RecoveryCleanup ===
 
-#[async_trait]
 impl Cleanup for RecoveryCleanup {
     fn description(&self) -> String {
         self.cleanup.description()
     }
 
-    async fn run(&self) -> Result<()> {
-        self.cleanup.run().await?;
-        self.observer.recovered(self.kind, RecoveryResult::Cleaned);
-        Ok(())
+    fn run(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.cleanup.run().await?;
+            self.observer.recovered(self.kind, RecoveryResult::Cleaned);
+            Ok(())
+        })
     }
 }
 
@@ -253,6 +253,7 @@ async fn in_rounds<F: Future<Output = ()>>(
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::future::ready;
 
     use switchyard_core::backend::unobserved;
 
@@ -261,14 +262,13 @@ mod tests {
     #[derive(Debug)]
     struct NamedCleanup(&'static str);
 
-    #[async_trait]
     impl Cleanup for NamedCleanup {
         fn description(&self) -> String {
             self.0.to_owned()
         }
 
-        async fn run(&self) -> Result<()> {
-            Ok(())
+        fn run(&self) -> BoxFuture<'_, Result<()>> {
+            Box::pin(ready(Ok(())))
         }
     }
 
@@ -304,7 +304,7 @@ mod tests {
         let began = Instant::now();
         let next = || {
             tries.borrow_mut().push(began.elapsed().as_secs());
-            Some(std::future::ready(()))
+            Some(ready(()))
         };
         let later = async {
             tokio::time::sleep(PERIOD * 3 + PERIOD / 2).await;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use switchyard_core::backend::{ExecControl, ExecProcess};
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{ExecSpec, Signal};
@@ -150,41 +150,42 @@ impl Execs {
     }
 }
 
-#[async_trait]
 impl ExecControl for Control {
-    async fn wait(&self) -> Result<i32> {
-        self.exec.wait().await
+    fn wait(&self) -> BoxFuture<'_, Result<i32>> {
+        Box::pin(self.exec.wait())
     }
 
-    async fn signal(&self, signal: Signal) -> Result<()> {
-        self.exec.signal(signal).await
+    fn signal(&self, signal: Signal) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.exec.signal(signal))
     }
 
-    async fn resize(&self, width: u16, height: u16) -> Result<()> {
-        self.exec.resize(width, height).await
+    fn resize(&self, width: u16, height: u16) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.exec.resize(width, height))
     }
 
-    async fn cut_output(&self, after: Duration) {
-        let mut quiet = Duration::ZERO;
-        while quiet < after {
-            tokio::time::sleep(POLL_INTERVAL).await;
-            // Unread output means that the reader is slow, not that the writers have stopped.
-            if !self.exec.has_output() {
-                quiet += POLL_INTERVAL;
+    fn cut_output(&self, after: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let mut quiet = Duration::ZERO;
+            while quiet < after {
+                tokio::time::sleep(POLL_INTERVAL).await;
+                // Unread output means that the reader is slow, not that the writers have stopped.
+                if !self.exec.has_output() {
+                    quiet += POLL_INTERVAL;
+                }
             }
-        }
-        // The shim closes the FIFOs when the process is deleted, which is their end of file.
-        if let Err(error) = self.exec.delete().await {
-            tracing::warn!(
-                task.id = self.exec.task,
-                error = error.report(),
-                "cannot end the output of an exec"
-            );
-        }
+            // The shim closes the FIFOs when the process is deleted, which is their end of file.
+            if let Err(error) = self.exec.delete().await {
+                tracing::warn!(
+                    task.id = self.exec.task,
+                    error = error.report(),
+                    "cannot end the output of an exec"
+                );
+            }
+        })
     }
 
-    async fn delete(&self) -> Result<()> {
-        self.exec.delete().await
+    fn delete(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.exec.delete())
     }
 }
 

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use async_trait::async_trait;
 use containerd_client::services::v1 as api;
 use containerd_client::types;
+use futures::future::BoxFuture;
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Image, ImageId, ImageStore, LoadRequest, PullProgress, PullRequest};
 use switchyard_core::reload::Reloadable;
@@ -281,38 +281,39 @@ impl ContainerdImageStore {
     }
 }
 
-#[async_trait]
 impl ImageStore for ContainerdImageStore {
-    async fn pull(&self, request: &PullRequest) -> Result<ImageId> {
-        let reference = request
-            .reference
-            .parse::<Reference>()
-            .map_err(|fault| Error::invalid("image", "is not an image reference").with_source(fault))?;
-        let policy = self.policy.get();
-        let snapshotter = policy.snapshotters.of(&request.handler).to_owned();
-        let rebase = self.containerd_features.supports_rebase(&snapshotter);
-        let job = pull::PullJob {
-            client: self.client.clone(),
-            registry: policy.registry.clone(),
-            infos: Arc::clone(&self.infos),
-            leases: self.leases.clone(),
-            downloads: policy.downloads,
-            content_disk: policy.check_free_space.then(|| Arc::clone(&self.content_disk)),
-            reference,
-            credentials: request.credentials.clone(),
-            snapshotter,
-            rebase,
-            layer_sync: self.layer_sync.clone(),
-            inflight_layers: Arc::clone(self.pulls.inflight_layers()),
-            owner: request.owner,
-            right: request.right(),
-            progress: Arc::default(),
-        };
-        self.pulls.join(job).await
+    fn pull<'a>(&'a self, request: &'a PullRequest) -> BoxFuture<'a, Result<ImageId>> {
+        Box::pin(async move {
+            let reference = request
+                .reference
+                .parse::<Reference>()
+                .map_err(|fault| Error::invalid("image", "is not an image reference").with_source(fault))?;
+            let policy = self.policy.get();
+            let snapshotter = policy.snapshotters.of(&request.handler).to_owned();
+            let rebase = self.containerd_features.supports_rebase(&snapshotter);
+            let job = pull::PullJob {
+                client: self.client.clone(),
+                registry: policy.registry.clone(),
+                infos: Arc::clone(&self.infos),
+                leases: self.leases.clone(),
+                downloads: policy.downloads,
+                content_disk: policy.check_free_space.then(|| Arc::clone(&self.content_disk)),
+                reference,
+                credentials: request.credentials.clone(),
+                snapshotter,
+                rebase,
+                layer_sync: self.layer_sync.clone(),
+                inflight_layers: Arc::clone(self.pulls.inflight_layers()),
+                owner: request.owner,
+                right: request.right(),
+                progress: Arc::default(),
+            };
+            self.pulls.join(job).await
+        })
     }
 
-    async fn load(&self, request: LoadRequest) -> Result<ImageId> {
-        self.load_from(request).await
+    fn load(&self, request: LoadRequest) -> BoxFuture<'_, Result<ImageId>> {
+        Box::pin(self.load_from(request))
     }
 
     fn progress(&self, request: &PullRequest) -> Option<PullProgress> {
@@ -322,71 +323,80 @@ impl ImageStore for ContainerdImageStore {
         self.pulls.progress(&pull::key(&reference, snapshotter, request.owner, &request.credentials))
     }
 
-    async fn config(&self, id: &ImageId) -> Result<String> {
-        let digest: Digest = id
-            .as_str()
-            .parse()
-            .map_err(|fault| Error::not_found(format!("image {id}")).with_source(fault))?;
-        // An id is the digest of the configuration.
-        let bytes = content::read(&self.client, &digest).await?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    fn config<'a>(&'a self, id: &'a ImageId) -> BoxFuture<'a, Result<String>> {
+        Box::pin(async move {
+            let digest: Digest = id
+                .as_str()
+                .parse()
+                .map_err(|fault| Error::not_found(format!("image {id}")).with_source(fault))?;
+            // An id is the digest of the configuration.
+            let bytes = content::read(&self.client, &digest).await?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        })
     }
 
-    async fn get(&self, reference: &str) -> Result<Option<Image>> {
-        let records = self.records().await?;
-        let Some(found) = index::find(&records, reference)? else { return Ok(None) };
-        self.describe(&records, &found.info.id).map(Some)
+    fn get<'a>(&'a self, reference: &'a str) -> BoxFuture<'a, Result<Option<Image>>> {
+        Box::pin(async move {
+            let records = self.records().await?;
+            let Some(found) = index::find(&records, reference)? else { return Ok(None) };
+            self.describe(&records, &found.info.id).map(Some)
+        })
     }
 
-    async fn list(&self) -> Result<Vec<Image>> {
-        let records = self.records().await?;
-        let mut images = index::images(&records);
-        let pinned = self.pinned(&records);
-        images.iter_mut().for_each(|image| image.pinned |= pinned.contains(&image.id));
-        Ok(images)
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Image>>> {
+        Box::pin(async move {
+            let records = self.records().await?;
+            let mut images = index::images(&records);
+            let pinned = self.pinned(&records);
+            images.iter_mut().for_each(|image| image.pinned |= pinned.contains(&image.id));
+            Ok(images)
+        })
     }
 
-    async fn remove(&self, reference: &str, owner: Owner, in_use: bool) -> Result<()> {
-        let records = self.records().await?;
-        let Some(found) = index::find(&records, reference)? else { return Ok(()) };
-        // The last deletion waits for containerd's garbage collection, so that the space is free when this
-        // returns. The name that was asked for is deleted last, so that the same request finishes a removal
-        // that was cut off.
-        let names = records
-            .iter()
-            .filter(|record| record.info.id == found.info.id && record.name != found.name)
-            .chain([found])
-            .collect::<Vec<_>>();
-        // What is cached of this image may depend on the access right that is removed here.
-        let _guard = self.runnable_cache.invalidate_around();
-        let mut deleted = Vec::new();
-        let mut released = Vec::new();
-        for record in names {
-            match holders::removal_action(&record.holders, owner, in_use) {
-                holders::RemovalAction::Delete => deleted.push(record.name.as_str()),
-                holders::RemovalAction::Release => released.push(record),
-                holders::RemovalAction::Keep => {}
+    fn remove<'a>(&'a self, reference: &'a str, owner: Owner, in_use: bool) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let records = self.records().await?;
+            let Some(found) = index::find(&records, reference)? else { return Ok(()) };
+            // The last deletion waits for containerd's garbage collection, so that the space is free when this
+            // returns. The name that was asked for is deleted last, so that the same request finishes a removal
+            // that was cut off.
+            let names = records
+                .iter()
+                .filter(|record| record.info.id == found.info.id && record.name != found.name)
+                .chain([found])
+                .collect::<Vec<_>>();
+            // What is cached of this image may depend on the access right that is removed here.
+            let _guard = self.runnable_cache.invalidate_around();
+            let mut deleted = Vec::new();
+            let mut released = Vec::new();
+            for record in names {
+                match holders::removal_action(&record.holders, owner, in_use) {
+                    holders::RemovalAction::Delete => deleted.push(record.name.as_str()),
+                    holders::RemovalAction::Release => released.push(record),
+                    holders::RemovalAction::Keep => {}
+                }
             }
-        }
-        for record in released {
-            self.release_hold(record, owner).await?;
-        }
-        for (number, name) in deleted.iter().enumerate() {
-            let request = api::DeleteImageRequest {
-                name: (*name).to_owned(),
-                sync: number + 1 == deleted.len(),
-                ..Default::default()
-            };
-            ignore_not_found(
-                call(&format!("remove image {name}"), QUICK * 4, self.client.images().delete(request)).await,
-            )?;
-            reach(Step::ImageUnnamed);
-        }
-        self.usage.invalidate();
-        Ok(())
+            for record in released {
+                self.release_hold(record, owner).await?;
+            }
+            for (number, name) in deleted.iter().enumerate() {
+                let request = api::DeleteImageRequest {
+                    name: (*name).to_owned(),
+                    sync: number + 1 == deleted.len(),
+                    ..Default::default()
+                };
+                ignore_not_found(
+                    call(&format!("remove image {name}"), QUICK * 4, self.client.images().delete(request))
+                        .await,
+                )?;
+                reach(Step::ImageUnnamed);
+            }
+            self.usage.invalidate();
+            Ok(())
+        })
     }
 
-    async fn usage(&self) -> Result<Vec<DiskUsage>> {
-        self.usage.read(&self.client, &self.policy.get().snapshotters).await
+    fn usage(&self) -> BoxFuture<'_, Result<Vec<DiskUsage>>> {
+        Box::pin(async move { self.usage.read(&self.client, &self.policy.get().snapshotters).await })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use switchyard_core::backend::{ExecControl, ExecProcess};
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::state::Exit;
@@ -178,32 +178,39 @@ impl Drop for ProcessCount {
 
 // === impl Control ===
 
-#[async_trait]
 impl ExecControl for Control {
-    async fn wait(&self) -> Result<i32> {
-        let mut code = self.code.clone();
-        let code = code.wait_for(Option::is_some).await.map(|code| *code);
-        code.ok().flatten().ok_or_else(|| Error::unavailable("the process was deleted while it ran"))
+    fn wait(&self) -> BoxFuture<'_, Result<i32>> {
+        Box::pin(async move {
+            let mut code = self.code.clone();
+            let code = code.wait_for(Option::is_some).await.map(|code| *code);
+            code.ok().flatten().ok_or_else(|| Error::unavailable("the process was deleted while it ran"))
+        })
     }
 
-    async fn signal(&self, signal: Signal) -> Result<()> {
-        // Sending fails if the process has exited.
-        let _ = self.signals.send(signal).await;
-        Ok(())
+    fn signal(&self, signal: Signal) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            // Sending fails if the process has exited.
+            let _ = self.signals.send(signal).await;
+            Ok(())
+        })
     }
 
-    async fn resize(&self, _width: u16, _height: u16) -> Result<()> {
-        Ok(())
+    fn resize(&self, _width: u16, _height: u16) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { Ok(()) })
     }
 
-    async fn cut_output(&self, after: Duration) {
-        tokio::time::sleep(after).await;
-        self.process.abort();
+    fn cut_output(&self, after: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            tokio::time::sleep(after).await;
+            self.process.abort();
+        })
     }
 
-    async fn delete(&self) -> Result<()> {
-        self.process.abort();
-        Ok(())
+    fn delete(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.process.abort();
+            Ok(())
+        })
     }
 }
 

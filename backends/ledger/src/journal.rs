@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use switchyard_core::id::LeaseToken;
 use switchyard_core::ledger::{LEASE_SLOTS_MAX, LeaseStore, StoredLease};
@@ -106,21 +106,24 @@ impl Journal {
     }
 }
 
-#[async_trait]
 impl LeaseStore for Journal {
-    async fn load(&self) -> Result<Vec<StoredLease>> {
-        self.run(JournalFile::load).await
+    fn load(&self) -> BoxFuture<'_, Result<Vec<StoredLease>>> {
+        Box::pin(self.run(JournalFile::load))
     }
 
-    async fn put(&self, lease: &StoredLease) -> Result<()> {
-        let lease = lease.clone();
-        self.run(move |disk| disk.put(lease)).await
+    fn put<'a>(&'a self, lease: &'a StoredLease) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let lease = lease.clone();
+            self.run(move |disk| disk.put(lease)).await
+        })
     }
 
     /// This does not sync to disk: leases that reappear after a power failure are ended by the next recovery.
-    async fn remove(&self, tokens: &[LeaseToken]) -> Result<()> {
-        self.ended.lock().extend(tokens);
-        self.run(|_| Ok(())).await
+    fn remove<'a>(&'a self, tokens: &'a [LeaseToken]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.ended.lock().extend(tokens);
+            self.run(|_| Ok(())).await
+        })
     }
 }
 

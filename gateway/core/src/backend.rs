@@ -23,7 +23,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 
 use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
@@ -43,7 +43,6 @@ pub use operations::{
 };
 
 /// Runs sandboxes and tasks.
-#[async_trait]
 pub trait Backend:
     SandboxBackend
     + TaskBackend
@@ -65,11 +64,11 @@ pub trait Backend:
     ///
     /// # Errors
     /// `Unavailable` if the runtime cannot be reached; the gateway then calls it again.
-    async fn recover(&self) -> Result<Recovered>;
+    fn recover(&self) -> BoxFuture<'_, Result<Recovered>>;
 
     /// Waits until the backend's own background work that should not be interrupted, such as cleanup after an
     /// exit, is done. Called when no further request arrives. Cancel-safe: the work continues.
-    async fn drain(&self);
+    fn drain(&self) -> BoxFuture<'_, ()>;
 
     /// The images.
     fn images(&self) -> &dyn ImageStore;

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 
 use crate::error::Result;
 use crate::id::Owner;
@@ -169,7 +169,6 @@ pub struct PullProgress {
 /// The images of a backend.
 ///
 /// Every method takes effect before it returns, and may be called at any time by any number of callers.
-#[async_trait]
 pub trait ImageStore: Send + Sync {
     /// Pulls and unpacks an image, and returns its id. Concurrent requests for the same image with the same
     /// credentials share one download; it stops when the last caller goes away. Cancel-safe: no incomplete
@@ -178,7 +177,7 @@ pub trait ImageStore: Send + Sync {
     /// # Errors
     /// `InvalidArgument` for a malformed reference, `NotFound`, `Unauthenticated`, `Unavailable` if the
     /// registry cannot be reached, `ResourceExhausted` if the disk is full.
-    async fn pull(&self, request: &PullRequest) -> Result<ImageId>;
+    fn pull<'a>(&'a self, request: &'a PullRequest) -> BoxFuture<'a, Result<ImageId>>;
 
     /// The progress of a pull of this request that is in flight; `None` if there is none, or if its size is
     /// not known yet.
@@ -190,25 +189,25 @@ pub trait ImageStore: Send + Sync {
     /// # Errors
     /// `InvalidArgument` if the file is not such an archive; `NotFound` if the image is not in it;
     /// `ResourceExhausted` if the disk is full.
-    async fn load(&self, request: LoadRequest) -> Result<ImageId>;
+    fn load(&self, request: LoadRequest) -> BoxFuture<'_, Result<ImageId>>;
 
     /// The image with this id, id prefix, or reference; `None` if the node does not have it.
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be read. A malformed reference is no error: it names no image.
-    async fn get(&self, reference: &str) -> Result<Option<Image>>;
+    fn get<'a>(&'a self, reference: &'a str) -> BoxFuture<'a, Result<Option<Image>>>;
 
     /// The configuration of an image as its author wrote it: JSON, for people.
     ///
     /// # Errors
     /// `NotFound` if the node does not have it; `Unavailable` if the store cannot be read.
-    async fn config(&self, id: &ImageId) -> Result<String>;
+    fn config<'a>(&'a self, id: &'a ImageId) -> BoxFuture<'a, Result<String>>;
 
     /// All images, one entry per id.
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be read.
-    async fn list(&self) -> Result<Vec<Image>>;
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Image>>>;
 
     /// Releases this owner's hold on the image that the reference names, and removes it under all names that
     /// have no other holder. `in_use` says that other owners use the image: then no name is removed, and if
@@ -217,11 +216,11 @@ pub trait ImageStore: Send + Sync {
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be written.
-    async fn remove(&self, reference: &str, owner: Owner, in_use: bool) -> Result<()>;
+    fn remove<'a>(&'a self, reference: &'a str, owner: Owner, in_use: bool) -> BoxFuture<'a, Result<()>>;
 
     /// Disk usage of images, by file system; never empty.
     ///
     /// # Errors
     /// `Unavailable` if it cannot be read.
-    async fn usage(&self) -> Result<Vec<DiskUsage>>;
+    fn usage(&self) -> BoxFuture<'_, Result<Vec<DiskUsage>>>;
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use switchyard_core::device::{DeviceProvider, Reservation};
 use switchyard_core::{Error, Result};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
@@ -32,84 +32,96 @@ const ANSWER_MAX: usize = 1 << 20;
 /// The most characters of a plugin's error message that are passed on.
 const TEXT_MAX: usize = 500;
 
-#[async_trait]
 impl DeviceProvider for Hosted {
     fn provides(&self, resource: &str) -> bool {
         self.has_registered(resource)
     }
 
-    async fn allocate(&self, resource: &str, devices: &[String]) -> Result<Reservation> {
-        let doing = || format!("allocate {devices:?} of {resource}");
-        let (plugin, devices_ids) = self.plugin(resource, devices).map_err(|error| error.context(doing()))?;
-        let container_requests = vec![v1beta1::ContainerAllocateRequest { devices_ids }];
-        let request = v1beta1::AllocateRequest { container_requests };
-        let mut client = client(plugin.channel);
-        let answer = self.call(resource, "Allocate", ALLOCATE, client.allocate(request)).await;
-        let given = answer.and_then(|answer| {
-            from_proto::allocated(answer).map_err(|error| {
-                let error = error.context("invalid answer of its plugin to Allocate");
-                self.record_failure(resource, Failure::Malformed, &error.report());
+    fn allocate<'a>(
+        &'a self,
+        resource: &'a str,
+        devices: &'a [String],
+    ) -> BoxFuture<'a, Result<Reservation>> {
+        Box::pin(async move {
+            let doing = || format!("allocate {devices:?} of {resource}");
+            let (plugin, devices_ids) =
+                self.plugin(resource, devices).map_err(|error| error.context(doing()))?;
+            let container_requests = vec![v1beta1::ContainerAllocateRequest { devices_ids }];
+            let request = v1beta1::AllocateRequest { container_requests };
+            let mut client = client(plugin.channel);
+            let answer = self.call(resource, "Allocate", ALLOCATE, client.allocate(request)).await;
+            let given = answer.and_then(|answer| {
+                from_proto::allocated(answer).map_err(|error| {
+                    let error = error.context("invalid answer of its plugin to Allocate");
+                    self.record_failure(resource, Failure::Malformed, &error.report());
+                    error
+                })
+            });
+            given.map_err(|error| {
+                let error = error.context(doing());
+                tracing::warn!(error = error.report(), "cannot allocate a vendor's devices for a task");
                 error
             })
-        });
-        given.map_err(|error| {
-            let error = error.context(doing());
-            tracing::warn!(error = error.report(), "cannot allocate a vendor's devices for a task");
-            error
         })
     }
 
-    async fn prepare(&self, resource: &str, devices: &[String]) -> Result<()> {
-        let doing = || format!("prepare {devices:?} of {resource} for a start");
-        // A plugin that does not ask for PreStartContainer may be away: what it has allocated stays valid, as
-        // it does for a kubelet's pods.
-        if !self.wants_pre_start(resource) {
-            return Ok(());
-        }
-        let (plugin, devices_ids) = self.plugin(resource, devices).map_err(|error| error.context(doing()))?;
-        let request = v1beta1::PreStartContainerRequest { devices_ids };
-        let mut client = client(plugin.channel);
-        let answer = self.call(resource, "PreStartContainer", PRE_START, client.pre_start_container(request));
-        answer.await.map(drop).map_err(|error| error.context(doing()))
+    fn prepare<'a>(&'a self, resource: &'a str, devices: &'a [String]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let doing = || format!("prepare {devices:?} of {resource} for a start");
+            // A plugin that does not ask for PreStartContainer may be away: what it has allocated stays valid, as
+            // it does for a kubelet's pods.
+            if !self.wants_pre_start(resource) {
+                return Ok(());
+            }
+            let (plugin, devices_ids) =
+                self.plugin(resource, devices).map_err(|error| error.context(doing()))?;
+            let request = v1beta1::PreStartContainerRequest { devices_ids };
+            let mut client = client(plugin.channel);
+            let answer =
+                self.call(resource, "PreStartContainer", PRE_START, client.pre_start_container(request));
+            answer.await.map(drop).map_err(|error| error.context(doing()))
+        })
     }
 
-    async fn prefer(
-        &self,
-        resource: &str,
-        available: &BTreeSet<String>,
-        must: &BTreeSet<String>,
+    fn prefer<'a>(
+        &'a self,
+        resource: &'a str,
+        available: &'a BTreeSet<String>,
+        must: &'a BTreeSet<String>,
         size: usize,
-    ) -> Option<Vec<String>> {
-        let ids: Vec<String> = available.iter().cloned().collect();
-        let (plugin, vendors) = self.plugin(resource, &ids).ok()?;
-        let allocation_size =
-            i32::try_from(size).ok().filter(|_| plugin.preferred && must.is_subset(available))?;
-        let of_must = ids.iter().zip(&vendors).filter(|(id, _)| must.contains(*id));
-        let one = v1beta1::ContainerPreferredAllocationRequest {
-            available_device_i_ds: vendors.clone(),
-            must_include_device_i_ds: of_must.map(|(_, vendors)| vendors.clone()).collect(),
-            allocation_size,
-        };
-        let request = v1beta1::PreferredAllocationRequest { container_requests: vec![one] };
-        let mut client = client(plugin.channel);
-        let asked = client.get_preferred_allocation(request);
-        let answer = self.call(resource, "GetPreferredAllocation", PREFER, asked).await;
-        let answer = answer.map_err(|error| {
-            tracing::warn!(
-                error = error.report(),
-                "cannot get a plugin's preferred allocation: devices are chosen without it"
-            );
-        });
-        let preferred = from_proto::preferred(answer.ok()?, &by_vendors(&ids, &vendors), must, size);
-        if preferred.is_none() {
-            let why = "it prefers other devices than it was asked about";
-            self.record_failure(resource, Failure::Malformed, why);
-            tracing::warn!(
-                resource,
-                "a plugin prefers other devices than it was asked about: devices are chosen without it"
-            );
-        }
-        preferred
+    ) -> BoxFuture<'a, Option<Vec<String>>> {
+        Box::pin(async move {
+            let ids: Vec<String> = available.iter().cloned().collect();
+            let (plugin, vendors) = self.plugin(resource, &ids).ok()?;
+            let allocation_size =
+                i32::try_from(size).ok().filter(|_| plugin.preferred && must.is_subset(available))?;
+            let of_must = ids.iter().zip(&vendors).filter(|(id, _)| must.contains(*id));
+            let one = v1beta1::ContainerPreferredAllocationRequest {
+                available_device_i_ds: vendors.clone(),
+                must_include_device_i_ds: of_must.map(|(_, vendors)| vendors.clone()).collect(),
+                allocation_size,
+            };
+            let request = v1beta1::PreferredAllocationRequest { container_requests: vec![one] };
+            let mut client = client(plugin.channel);
+            let asked = client.get_preferred_allocation(request);
+            let answer = self.call(resource, "GetPreferredAllocation", PREFER, asked).await;
+            let answer = answer.map_err(|error| {
+                tracing::warn!(
+                    error = error.report(),
+                    "cannot get a plugin's preferred allocation: devices are chosen without it"
+                );
+            });
+            let preferred = from_proto::preferred(answer.ok()?, &by_vendors(&ids, &vendors), must, size);
+            if preferred.is_none() {
+                let why = "it prefers other devices than it was asked about";
+                self.record_failure(resource, Failure::Malformed, why);
+                tracing::warn!(
+                    resource,
+                    "a plugin prefers other devices than it was asked about: devices are chosen without it"
+                );
+            }
+            preferred
+        })
     }
 }
 

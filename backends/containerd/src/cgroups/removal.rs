@@ -4,7 +4,7 @@ use std::io::ErrorKind as Fault;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use switchyard_cgroup::Group;
 use switchyard_core::{Error, Result};
 use switchyard_steps::{Step, reach};
@@ -21,14 +21,13 @@ pub(crate) struct CgroupCleanup {
     id: String,
 }
 
-#[async_trait]
 impl Cleanup for CgroupCleanup {
     fn description(&self) -> String {
         format!("cgroup of {}", self.id)
     }
 
-    async fn run(&self) -> Result<()> {
-        upgrade(&self.cgroups)?.remove_busy_cgroup(&self.id).await
+    fn run(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { upgrade(&self.cgroups)?.remove_busy_cgroup(&self.id).await })
     }
 }
 

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use containerd_client::services::v1 as api;
+use futures::future::BoxFuture;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::Signal;
 use switchyard_core::{ErrorKind, Result};
@@ -78,13 +78,12 @@ struct ExecCleanup {
     dir: PathBuf,
 }
 
-#[async_trait]
 impl Cleanup for ExecCleanup {
     fn description(&self) -> String {
         format!("exec in task {}", self.task)
     }
 
-    async fn run(&self) -> Result<()> {
-        end_exec(&self.client, self.task, &self.dir).await
+    fn run(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { end_exec(&self.client, self.task, &self.dir).await })
     }
 }

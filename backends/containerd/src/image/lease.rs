@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use containerd_client::services::v1 as api;
+use futures::future::BoxFuture;
 use switchyard_core::Result;
 use tokio_util::task::TaskTracker;
 
@@ -110,13 +110,12 @@ struct LeaseCleanup {
     id: String,
 }
 
-#[async_trait]
 impl Cleanup for LeaseCleanup {
     fn description(&self) -> String {
         format!("lease {}", self.id)
     }
 
-    async fn run(&self) -> Result<()> {
-        delete(&self.client, &self.id).await
+    fn run(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { delete(&self.client, &self.id).await })
     }
 }

@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
-use async_trait::async_trait;
 use containerd_client::services::v1 as api;
+use futures::future::BoxFuture;
 use switchyard_core::Result;
 use switchyard_runtime_spec::infra::without_process;
 use switchyard_steps::{Step, reach};
@@ -83,14 +83,13 @@ impl OutdatedObjectCleanup {
     }
 }
 
-#[async_trait]
 impl Cleanup for OutdatedObjectCleanup {
     fn description(&self) -> String {
         format!("outdated labels of container {}", &*self.object.id)
     }
 
-    async fn run(&self) -> Result<()> {
-        update_outdated_object(&self.client, &self.object).await
+    fn run(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { update_outdated_object(&self.client, &self.object).await })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use switchyard_core::Result;
 use switchyard_core::id::SandboxId;
 
@@ -23,13 +23,12 @@ impl SandboxCleanup {
     }
 }
 
-#[async_trait]
 impl Cleanup for SandboxCleanup {
     fn description(&self) -> String {
         format!("sandbox {}", self.id)
     }
 
-    async fn run(&self) -> Result<()> {
-        upgrade(&self.sandboxes)?.destroy_entry(self.id, &self.entry).await
+    fn run(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { upgrade(&self.sandboxes)?.destroy_entry(self.id, &self.entry).await })
     }
 }

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use containerd_client::services::v1 as api;
 use containerd_client::types::Mount;
+use futures::future::BoxFuture;
 use prost_types::Any;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::CheckpointSpec;
@@ -239,14 +239,13 @@ impl CheckpointCleanup {
     }
 }
 
-#[async_trait]
 impl Cleanup for CheckpointCleanup {
     fn description(&self) -> String {
         format!("checkpoint of task {}", self.entry.id)
     }
 
-    async fn run(&self) -> Result<()> {
-        upgrade(&self.checkpoints)?.end_checkpoint(&self.entry).await
+    fn run(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { upgrade(&self.checkpoints)?.end_checkpoint(&self.entry).await })
     }
 }
 

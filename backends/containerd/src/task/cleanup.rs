@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use switchyard_core::state::Exit;
 use switchyard_core::{ErrorKind, Result};
 
@@ -34,7 +34,6 @@ impl TaskCleanup {
     }
 }
 
-#[async_trait]
 impl Cleanup for TaskCleanup {
     fn description(&self) -> String {
         let id = self.entry.id;
@@ -45,16 +44,18 @@ impl Cleanup for TaskCleanup {
         }
     }
 
-    async fn run(&self) -> Result<()> {
-        let tasks = upgrade(&self.tasks)?;
-        match &self.kind {
-            TaskCleanupKind::Creation => tasks.destroy_task(&self.entry).await,
-            TaskCleanupKind::Limits => tasks.restore_limits(&self.entry).await,
-            TaskCleanupKind::FailedStart(exit) => match tasks.undo_start(&self.entry, exit).await {
-                // The task was removed meanwhile.
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-                other => other,
-            },
-        }
+    fn run(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let tasks = upgrade(&self.tasks)?;
+            match &self.kind {
+                TaskCleanupKind::Creation => tasks.destroy_task(&self.entry).await,
+                TaskCleanupKind::Limits => tasks.restore_limits(&self.entry).await,
+                TaskCleanupKind::FailedStart(exit) => match tasks.undo_start(&self.entry, exit).await {
+                    // The task was removed meanwhile.
+                    Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                    other => other,
+                },
+            }
+        })
     }
 }

@@ -7,8 +7,8 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use async_trait::async_trait;
 use containerd_client::services::v1 as api;
+use futures::future::BoxFuture;
 use switchyard_core::backend::Started;
 use switchyard_core::id::TaskId;
 use switchyard_core::state::{Exit, ExitCause};
@@ -362,13 +362,12 @@ impl ExitCleanup {
     }
 }
 
-#[async_trait]
 impl Cleanup for ExitCleanup {
     fn description(&self) -> String {
         format!("process of task {}", self.entry.id)
     }
 
-    async fn run(&self) -> Result<()> {
-        upgrade(&self.exits)?.clean_up_exit(&self.entry).await
+    fn run(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { upgrade(&self.exits)?.clean_up_exit(&self.entry).await })
     }
 }

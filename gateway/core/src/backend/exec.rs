@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 
 use crate::error::Result;
 use crate::spec::Signal;
@@ -31,33 +31,32 @@ impl fmt::Debug for ExecProcess {
 }
 
 /// Control over a further process in a task. Dropping it kills the process.
-#[async_trait]
 pub trait ExecControl: Send + Sync {
     /// Waits for its exit and returns the exit code. May be called again; cancel-safe.
     ///
     /// # Errors
     /// `Unavailable` if the runtime cannot be reached.
-    async fn wait(&self) -> Result<i32>;
+    fn wait(&self) -> BoxFuture<'_, Result<i32>>;
 
     /// Sends a signal. Succeeds if the process has exited.
     ///
     /// # Errors
     /// `Unavailable` if the runtime cannot be reached.
-    async fn signal(&self, signal: Signal) -> Result<()>;
+    fn signal(&self, signal: Signal) -> BoxFuture<'_, Result<()>>;
 
     /// Sets the size of its terminal, in characters. Succeeds without effect if it has no terminal.
     ///
     /// # Errors
     /// `Unavailable` if the runtime cannot be reached.
-    async fn resize(&self, width: u16, height: u16) -> Result<()>;
+    fn resize(&self, width: u16, height: u16) -> BoxFuture<'_, Result<()>>;
 
     /// Closes the output of a process that has exited, once children have kept it open for `after` without
     /// unread output. Returns when that is done; never returns if the output ends by itself. Cancel-safe.
-    async fn cut_output(&self, after: Duration);
+    fn cut_output(&self, after: Duration) -> BoxFuture<'_, ()>;
 
     /// Releases the runtime's resources of an exited process. Idempotent.
     ///
     /// # Errors
     /// `Unavailable` if the runtime cannot be reached.
-    async fn delete(&self) -> Result<()>;
+    fn delete(&self) -> BoxFuture<'_, Result<()>>;
 }

@@ -1,9 +1,12 @@
 //! What a backend does, in groups. The call order, and what holds for failures and cancellation, are in the
 //! documentation of the parent module.
+//!
+//! The methods return boxed futures and are not declared by `async_trait`: its bounds on lifetimes keep the compiler from
+//! remembering which futures are `Send`, which took it 9 of 30 s for `backends/containerd` (ADR 55).
 
 use std::collections::BTreeMap;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 
 use super::{ExecProcess, Inspection, NamedVolume, SandboxDetails, SandboxStats, Started, TaskDetails};
 use crate::error::{Error, Result};
@@ -14,26 +17,29 @@ use crate::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use crate::stream::{AttachSpec, Attachment, Dialled};
 
 /// The sandboxes of a backend.
-#[async_trait]
 pub trait SandboxBackend: Send + Sync {
     /// Creates a sandbox and makes it ready, with its network set up.
     ///
     /// # Errors
     /// `InvalidArgument` for a spec that can never work; `Unavailable` if the runtime or the network cannot
     /// be reached. Nothing is left behind.
-    async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails>;
+    fn create_sandbox<'a>(
+        &'a self,
+        id: SandboxId,
+        spec: &'a SandboxSpec,
+    ) -> BoxFuture<'a, Result<SandboxDetails>>;
 
     /// Waits until a sandbox whose creation or restart failed holds no network resource of the node any more,
     /// such as host port rules. Returns at once if it holds none. Does not return while the sandbox's record
     /// cannot be read. Cancel-safe.
-    async fn wait_network_released(&self, id: SandboxId);
+    fn wait_network_released(&self, id: SandboxId) -> BoxFuture<'_, ()>;
 
     /// Stops the sandbox's own process and releases its network and namespaces. Precondition: no process of
     /// its tasks runs. The cleanup of its tasks may still be in progress. Idempotent.
     ///
     /// # Errors
     /// The sandbox can be stopped again.
-    async fn stop_sandbox(&self, id: SandboxId) -> Result<()>;
+    fn stop_sandbox(&self, id: SandboxId) -> BoxFuture<'_, Result<()>>;
 
     /// Makes a stopped sandbox ready again, with the addresses it had before; `spec` is the spec it was
     /// created from.
@@ -41,7 +47,11 @@ pub trait SandboxBackend: Send + Sync {
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if one of its addresses is not available, for example because another
     /// sandbox has it now; those of [`SandboxBackend::create_sandbox`]. The sandbox stays stopped.
-    async fn start_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails>;
+    fn start_sandbox<'a>(
+        &'a self,
+        id: SandboxId,
+        spec: &'a SandboxSpec,
+    ) -> BoxFuture<'a, Result<SandboxDetails>>;
 
     /// Waits until a ready sandbox fails on its own, for example because its own process exits, and returns
     /// the reason. Does not return for a sandbox without anything that can exit. Cancel-safe.
@@ -49,7 +59,7 @@ pub trait SandboxBackend: Send + Sync {
     /// # Errors
     /// `Unavailable` if the runtime cannot be reached: call it again. `NotFound` if the sandbox does not
     /// exist.
-    async fn wait_sandbox(&self, id: SandboxId) -> Result<String>;
+    fn wait_sandbox(&self, id: SandboxId) -> BoxFuture<'_, Result<String>>;
 
     /// Records, before its removal begins, that a sandbox is to be removed with all its tasks. From then on a
     /// recovery lists it in [`Recovered::removals`](super::Recovered::removals), unless it is started
@@ -57,19 +67,19 @@ pub trait SandboxBackend: Send + Sync {
     ///
     /// # Errors
     /// The intent is not recorded; the removal itself can still proceed.
-    async fn begin_removal(&self, id: SandboxId) -> Result<()>;
+    fn begin_removal(&self, id: SandboxId) -> BoxFuture<'_, Result<()>>;
 
     /// Removes a stopped sandbox whose tasks have been removed. Idempotent.
     ///
     /// # Errors
     /// The sandbox can be removed again.
-    async fn remove_sandbox(&self, id: SandboxId) -> Result<()>;
+    fn remove_sandbox(&self, id: SandboxId) -> BoxFuture<'_, Result<()>>;
 
     /// Stores the frontend's note about a ready sandbox; it replaces the previous note.
     ///
     /// # Errors
     /// `NotFound`; the previous note is kept.
-    async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()>;
+    fn amend_sandbox<'a>(&'a self, id: SandboxId, note: &'a [u8]) -> BoxFuture<'a, Result<()>>;
 
     /// Stores the address ranges that an owner's sandboxes get their addresses from; they replace the owner's
     /// previous ranges. Networks that take their ranges from outside use them for sandboxes created from now
@@ -77,17 +87,16 @@ pub trait SandboxBackend: Send + Sync {
     ///
     /// # Errors
     /// The previous ranges are kept.
-    async fn set_ranges(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()>;
+    fn set_ranges(&self, owner: Owner, ranges: Vec<Subnet>) -> BoxFuture<'_, Result<()>>;
 
     /// Connects to a TCP port on the loopback address of a ready sandbox. Cancel-safe.
     ///
     /// # Errors
     /// `NotFound` if the sandbox does not exist; `Unavailable` if no process listens on the port.
-    async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled>;
+    fn dial(&self, id: SandboxId, port: u16) -> BoxFuture<'_, Result<Dialled>>;
 }
 
 /// The tasks of a backend.
-#[async_trait]
 pub trait TaskBackend: Send + Sync {
     /// Waits for the outcome of a start that a predecessor began: `Some` if the process runs, `None` if it
     /// does not, in which case nothing of the start is left. Called once, after recovery, for each task in
@@ -95,21 +104,26 @@ pub trait TaskBackend: Send + Sync {
     ///
     /// # Errors
     /// `Unavailable` if the runtime cannot be reached: call it again. `NotFound` if the task does not exist.
-    async fn resolve_start(&self, id: TaskId) -> Result<Option<Started>>;
+    fn resolve_start(&self, id: TaskId) -> BoxFuture<'_, Result<Option<Started>>>;
 
     /// Creates a task that can then be started.
     ///
     /// # Errors
     /// `NotFound` if the node does not have the image; `InvalidArgument` for a spec that can never work.
     /// Nothing is left behind.
-    async fn create_task(&self, id: TaskId, sandbox: SandboxId, spec: &TaskSpec) -> Result<TaskDetails>;
+    fn create_task<'a>(
+        &'a self,
+        id: TaskId,
+        sandbox: SandboxId,
+        spec: &'a TaskSpec,
+    ) -> BoxFuture<'a, Result<TaskDetails>>;
 
     /// Starts a created task; its main process runs when this returns.
     ///
     /// # Errors
     /// The task has not run and will not run; the failure is recorded, so that `recover` returns the task as
     /// [`TaskState::Exited`](crate::state::TaskState::Exited).
-    async fn start_task(&self, id: TaskId) -> Result<Started>;
+    fn start_task(&self, id: TaskId) -> BoxFuture<'_, Result<Started>>;
 
     /// Sends a signal to the main process; [`Signal::KILL`] goes to all processes of the task. Succeeds if
     /// the task does not run. Signals other than [`Signal::KILL`] may be delayed for a moment if the process
@@ -117,7 +131,7 @@ pub trait TaskBackend: Send + Sync {
     ///
     /// # Errors
     /// `Unavailable` if the runtime cannot be reached.
-    async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()>;
+    fn signal_task(&self, id: TaskId, signal: Signal) -> BoxFuture<'_, Result<()>>;
 
     /// Waits until no process of a started task runs any more and its exit is recorded, or persisted to be
     /// recorded later. [`TaskBackend::wait_task`] returns the exit only after cleanup. May be called many
@@ -125,7 +139,7 @@ pub trait TaskBackend: Send + Sync {
     ///
     /// # Errors
     /// Those of [`TaskBackend::wait_task`].
-    async fn wait_end(&self, id: TaskId) -> Result<()>;
+    fn wait_end(&self, id: TaskId) -> BoxFuture<'_, Result<()>>;
 
     /// Waits for the exit of a started task, records it and cleans up: when this returns, the output of the
     /// task is in its log, as far as it could be read. An exit that cannot be recorded is returned
@@ -133,13 +147,13 @@ pub trait TaskBackend: Send + Sync {
     ///
     /// # Errors
     /// `Unavailable` if the runtime cannot be reached: call it again. `NotFound` if the task does not exist.
-    async fn wait_task(&self, id: TaskId) -> Result<Exit>;
+    fn wait_task(&self, id: TaskId) -> BoxFuture<'_, Result<Exit>>;
 
     /// Removes a task that does not run. Idempotent.
     ///
     /// # Errors
     /// The task can be removed again.
-    async fn remove_task(&self, id: TaskId) -> Result<()>;
+    fn remove_task(&self, id: TaskId) -> BoxFuture<'_, Result<()>>;
 
     /// Sets exactly these limits on a task, now (if it runs) and for its next start, and adds these
     /// annotations. Returns the details with the limits in force afterwards: a limit that the node does not
@@ -147,7 +161,7 @@ pub trait TaskBackend: Send + Sync {
     ///
     /// # Errors
     /// The old limits are still in force and recorded.
-    async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails>;
+    fn update_task<'a>(&'a self, id: TaskId, update: &'a TaskUpdate) -> BoxFuture<'a, Result<TaskDetails>>;
 
     /// Attaches to the streams of a running task's main process, for any number of clients. A slow client
     /// blocks neither the task, nor its log, nor another client: it misses output.
@@ -155,38 +169,36 @@ pub trait TaskBackend: Send + Sync {
     /// # Errors
     /// `FailedPrecondition` if the task does not run, or its output goes exclusively to another reader;
     /// `Unavailable` if the logkeeper cannot be reached.
-    async fn attach(&self, id: TaskId, spec: AttachSpec) -> Result<Attachment>;
+    fn attach(&self, id: TaskId, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment>>;
 
     /// Sets the size of a running task's terminal, in characters. Succeeds without effect if it has no
     /// terminal.
     ///
     /// # Errors
     /// `NotFound`; `Unavailable` if the runtime cannot be reached.
-    async fn resize_task(&self, id: TaskId, width: u16, height: u16) -> Result<()>;
+    fn resize_task(&self, id: TaskId, width: u16, height: u16) -> BoxFuture<'_, Result<()>>;
 
     /// Reopens the task's log file: its output continues in a new file under the same path.
     ///
     /// # Errors
     /// `FailedPrecondition` if the task has no log; `Unavailable` if the logkeeper cannot be reached.
-    async fn reopen_log(&self, id: TaskId) -> Result<()>;
+    fn reopen_log(&self, id: TaskId) -> BoxFuture<'_, Result<()>>;
 }
 
 /// Further processes in running tasks.
-#[async_trait]
 pub trait ExecBackend: Send + Sync {
     /// Starts a further process in a running task. Waits for a limited time if the task is frozen.
     ///
     /// # Errors
     /// `FailedPrecondition` if the task does not run; `InvalidArgument` if the command cannot be run;
     /// `Unavailable` if the task stays frozen for too long. Nothing is left behind.
-    async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess>;
+    fn exec<'a>(&'a self, id: TaskId, spec: &'a ExecSpec) -> BoxFuture<'a, Result<ExecProcess>>;
 
     /// The reason why no process can be started in a task now, if the task is frozen; else `None`.
     fn exec_blocked(&self, id: TaskId) -> Option<Error>;
 }
 
 /// Checkpoints of running tasks.
-#[async_trait]
 pub trait CheckpointBackend: Send + Sync {
     /// Writes the processes of a running task and the changes to its root file system into an archive. The
     /// task is frozen meanwhile, and thawed afterwards whether the checkpoint succeeded or not.
@@ -194,63 +206,64 @@ pub trait CheckpointBackend: Send + Sync {
     /// # Errors
     /// `Unimplemented` if this node or the task's runtime does not support it; `AlreadyExists` if the
     /// archive's path exists; `DeadlineExceeded`. After an error there is no archive, and the task continues.
-    async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()>;
+    fn checkpoint_task<'a>(&'a self, id: TaskId, spec: &'a CheckpointSpec) -> BoxFuture<'a, Result<()>>;
 }
 
 /// Measurements and inspection, for metrics and operators.
-#[async_trait]
 pub trait StatsBackend: Send + Sync {
     /// Usage of these tasks, in one pass; tasks that do not exist any more are left out.
     ///
     /// # Errors
     /// `Unavailable` if nothing can be read at all.
-    async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>>;
+    fn task_stats<'a>(&'a self, ids: &'a [TaskId]) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskStats>>>;
 
     /// All metrics of these tasks, in one pass; tasks that do not run are left out.
     ///
     /// # Errors
     /// `Unavailable` if nothing can be read at all.
-    async fn task_metrics(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskMetrics>>;
+    fn task_metrics<'a>(&'a self, ids: &'a [TaskId]) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskMetrics>>>;
 
     /// Traffic of the interfaces of these sandboxes, in one pass; sandboxes that do not exist any more or use
     /// the host's network are left out.
     ///
     /// # Errors
     /// `Unavailable` if nothing can be read at all.
-    async fn sandbox_traffic(&self, ids: &[SandboxId]) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>>;
+    fn sandbox_traffic<'a>(
+        &'a self,
+        ids: &'a [SandboxId],
+    ) -> BoxFuture<'a, Result<BTreeMap<SandboxId, Vec<InterfaceStats>>>>;
 
     /// Usage of a sandbox: of its parent cgroup, and its interfaces.
     ///
     /// # Errors
     /// `NotFound` if it is gone.
-    async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats>;
+    fn sandbox_stats(&self, id: SandboxId) -> BoxFuture<'_, Result<SandboxStats>>;
 
     /// Information about a task for operators that is not part of the task model.
     ///
     /// # Errors
     /// `NotFound` if it is gone.
-    async fn inspect_task(&self, id: TaskId) -> Result<Inspection>;
+    fn inspect_task(&self, id: TaskId) -> BoxFuture<'_, Result<Inspection>>;
 
     /// Information about a sandbox for operators that is not part of the task model.
     ///
     /// # Errors
     /// `NotFound` if it is gone.
-    async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection>;
+    fn inspect_sandbox(&self, id: SandboxId) -> BoxFuture<'_, Result<Inspection>>;
 }
 
 /// Named volumes.
-#[async_trait]
 pub trait VolumeBackend: Send + Sync {
     /// Removes an owner's volume with all its content. Idempotent: succeeds if the volume does not exist.
     ///
     /// # Errors
     /// `InvalidArgument` if `name` cannot be the name of a volume; `FailedPrecondition` while a task has the
     /// volume.
-    async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()>;
+    fn remove_volume<'a>(&'a self, owner: Owner, name: &'a str) -> BoxFuture<'a, Result<()>>;
 
     /// The volumes of all owners, ordered by owner and name.
     ///
     /// # Errors
     /// `Internal` if they cannot be listed.
-    async fn volumes(&self) -> Result<Vec<NamedVolume>>;
+    fn volumes(&self) -> BoxFuture<'_, Result<Vec<NamedVolume>>>;
 }

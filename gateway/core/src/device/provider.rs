@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 
 use super::Reservation;
 use crate::error::Result;
@@ -13,7 +13,6 @@ use crate::error::Result;
 /// `resource`.
 ///
 /// All calls are bounded by the provider's own timeouts.
-#[async_trait]
 pub trait DeviceProvider: fmt::Debug + Send + Sync {
     /// Whether it provides the devices of this resource.
     fn provides(&self, resource: &str) -> bool;
@@ -24,22 +23,23 @@ pub trait DeviceProvider: fmt::Debug + Send + Sync {
     /// # Errors
     /// The reason why no task can be created with them now: `Unavailable`, `DeadlineExceeded` or
     /// `FailedPrecondition`; it may be called again.
-    async fn allocate(&self, resource: &str, devices: &[String]) -> Result<Reservation>;
+    fn allocate<'a>(&'a self, resource: &'a str, devices: &'a [String])
+    -> BoxFuture<'a, Result<Reservation>>;
 
     /// Prepares these devices, allocated earlier, for a task that is about to be created. Called for each
     /// task, including one that replaces an exited task.
     ///
     /// # Errors
     /// The reason why the task cannot be created now, as for [`DeviceProvider::allocate`].
-    async fn prepare(&self, resource: &str, devices: &[String]) -> Result<()>;
+    fn prepare<'a>(&'a self, resource: &'a str, devices: &'a [String]) -> BoxFuture<'a, Result<()>>;
 
     /// Which `size` of the `available` devices are best, including all of `must`; `None` if it has no
     /// preference.
-    async fn prefer(
-        &self,
-        resource: &str,
-        available: &BTreeSet<String>,
-        must: &BTreeSet<String>,
+    fn prefer<'a>(
+        &'a self,
+        resource: &'a str,
+        available: &'a BTreeSet<String>,
+        must: &'a BTreeSet<String>,
         size: usize,
-    ) -> Option<Vec<String>>;
+    ) -> BoxFuture<'a, Option<Vec<String>>>;
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
 use crate::error::Result;
@@ -20,27 +20,26 @@ pub struct StoredLease {
 }
 
 /// Stores leases.
-#[async_trait]
 pub trait LeaseStore: Send + Sync + 'static {
     /// All stored leases.
     ///
     /// # Errors
     /// The store cannot be read; no device can be leased then.
-    async fn load(&self) -> Result<Vec<StoredLease>>;
+    fn load(&self) -> BoxFuture<'_, Result<Vec<StoredLease>>>;
 
     /// Stores a lease; it survives a power failure when this returns. Idempotent. Not cancel-safe: run it to
     /// completion.
     ///
     /// # Errors
     /// The lease may or may not be stored: remove it.
-    async fn put(&self, lease: &StoredLease) -> Result<()>;
+    fn put<'a>(&'a self, lease: &'a StoredLease) -> BoxFuture<'a, Result<()>>;
 
     /// Removes leases from the store. Idempotent: succeeds for leases that are not stored. Not cancel-safe:
     /// run it to completion.
     ///
     /// # Errors
     /// The leases may still be stored; a later recovery finds them.
-    async fn remove(&self, tokens: &[LeaseToken]) -> Result<()>;
+    fn remove<'a>(&'a self, tokens: &'a [LeaseToken]) -> BoxFuture<'a, Result<()>>;
 }
 
 /// A store in memory, lost when it is dropped.
@@ -51,20 +50,23 @@ pub struct MemoryStore {
 
 // === impl MemoryStore ===
 
-#[async_trait]
 impl LeaseStore for MemoryStore {
-    async fn load(&self) -> Result<Vec<StoredLease>> {
-        Ok(self.leases.lock().values().cloned().collect())
+    fn load(&self) -> BoxFuture<'_, Result<Vec<StoredLease>>> {
+        Box::pin(async move { Ok(self.leases.lock().values().cloned().collect()) })
     }
 
-    async fn put(&self, lease: &StoredLease) -> Result<()> {
-        self.leases.lock().insert(lease.token, lease.clone());
-        Ok(())
+    fn put<'a>(&'a self, lease: &'a StoredLease) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.leases.lock().insert(lease.token, lease.clone());
+            Ok(())
+        })
     }
 
-    async fn remove(&self, tokens: &[LeaseToken]) -> Result<()> {
-        let mut leases = self.leases.lock();
-        tokens.iter().for_each(|token| drop(leases.remove(token)));
-        Ok(())
+    fn remove<'a>(&'a self, tokens: &'a [LeaseToken]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let mut leases = self.leases.lock();
+            tokens.iter().for_each(|token| drop(leases.remove(token)));
+            Ok(())
+        })
     }
 }

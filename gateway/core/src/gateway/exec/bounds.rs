@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
 use crate::backend::ExecControl;
@@ -84,26 +84,27 @@ impl CountedControl {
     }
 }
 
-#[async_trait]
 impl ExecControl for CountedControl {
-    async fn wait(&self) -> Result<i32> {
-        self.control.wait().await
+    fn wait(&self) -> BoxFuture<'_, Result<i32>> {
+        Box::pin(self.control.wait())
     }
 
-    async fn signal(&self, signal: Signal) -> Result<()> {
-        self.control.signal(signal).await
+    fn signal(&self, signal: Signal) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.control.signal(signal))
     }
 
-    async fn resize(&self, width: u16, height: u16) -> Result<()> {
-        self.control.resize(width, height).await
+    fn resize(&self, width: u16, height: u16) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.control.resize(width, height))
     }
 
-    async fn cut_output(&self, after: Duration) {
-        self.control.cut_output(after).await;
+    fn cut_output(&self, after: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.control.cut_output(after).await;
+        })
     }
 
-    async fn delete(&self) -> Result<()> {
-        self.control.delete().await
+    fn delete(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.control.delete())
     }
 }
 
