@@ -2,7 +2,7 @@
 //!
 //! The modules follow the protobuf packages: [`cri::v1`] is `runtime.v1`, [`containerd::runc::v1`] is
 //! `containerd.runc.v1`. The `.proto` files are our own (names and numbers are upstream's); `generated`
-//! has the code that `cargo run -p switchyard-proto-codegen` makes of them, and `UPSTREAM.md` says which versions they follow and
+//! has the code that `cargo run -p switchyard-codegen` makes of them, and `UPSTREAM.md` says which versions they follow and
 //! where the traps are.
 //!
 //! Three properties hold for every message:

@@ -1,8 +1,8 @@
-//! Replaces the checked-in code by what was generated: `cargo run -p switchyard-proto-codegen` after a change of a `.proto` file.
+//! Replaces the checked-in code by what was generated: `cargo run -p switchyard-codegen` after a change of a `.proto` file.
 
 use std::{fs, io, path::Path};
 
-use switchyard_proto_codegen::{FRESH, checked_in, sources};
+use switchyard_codegen::{FRESH, checked_in, sources};
 
 fn main() -> io::Result<()> {
     let dir = checked_in();

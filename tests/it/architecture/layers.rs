@@ -59,7 +59,7 @@ const LAYERS: [(&str, &[&str]); 32] = [
     ),
     ("switchyard-process", &[]),
     ("switchyard-proto", &[]),
-    ("switchyard-proto-codegen", &[]),
+    ("switchyard-codegen", &[]),
     ("switchyard-registry", &[]),
     // Below every gRPC server and client.
     ("switchyard-rpc", &[]),
@@ -104,7 +104,7 @@ const WIRE: &[&str] = &[
     "switchyard-kubelet",
     "switchyard-nomad",
     "switchyard-proto",
-    "switchyard-proto-codegen",
+    "switchyard-codegen",
     "switchyard-rpc",
     "switchyard-swarm",
     "switchyard-tests",

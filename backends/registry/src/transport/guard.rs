@@ -108,7 +108,6 @@ mod tests {
             "0251.0376.0251.0376",
             "169.254.43518",
             "%31%36%39.254.169.254",
-            "169\u{3002}254.169.254",
             "[::ffff:169.254.169.254]",
             "[::ffff:a9fe:a9fe]",
             "[::a9fe:a9fe]",
@@ -122,6 +121,14 @@ mod tests {
             let error = check_address(&url).expect_err(host);
             assert!(error.to_string().contains("link-local"), "{error}");
         }
+    }
+
+    #[test]
+    fn hosts_that_are_not_ascii_are_no_address() {
+        for host in ["169\u{3002}254.169.254", "\u{ff11}69.254.169.254", "registry.b\u{fc}cher.example"] {
+            Url::parse(&format!("http://{host}/")).expect_err(host);
+        }
+        Url::parse("https://xn--bcher-kva.example/").expect("it is ASCII");
     }
 
     #[test]
