@@ -164,7 +164,12 @@ fn sandbox_files(input: &Input<'_>) -> Result<Vec<Mount>> {
     mounts.push(match shm {
         Some(path) => {
             let source = text::utf8("sandbox files", path)?.to_owned();
-            bind("/dev/shm".to_owned(), source, options(&["rbind", "rprivate", "rw"]))
+            // Since 1.2 runc clears the flags of the source that are not named here. The host's permits programs.
+            let mut flags = options(&["rbind", "rprivate", "rw", "nosuid", "nodev"]);
+            if !matches!(sandbox.ipc, Namespace::Host) {
+                flags.push("noexec".to_owned());
+            }
+            bind("/dev/shm".to_owned(), source, flags)
         }
         None => Mount {
             destination: "/dev/shm".to_owned(),
