@@ -18,7 +18,7 @@ use tonic::Code;
 use super::{LIMIT, assert_no_leaks_since, refused, shim};
 
 /// A short shim timeout, so that a test need not wait for the default.
-const CONF: &str = "[containerd]\nshim_timeout_seconds = 2\n";
+const CONF: &str = "[containerd]\nshim_timeout_seconds = 1\n";
 /// How long a command may take that gives up on a shim, with a margin for a slow machine.
 const SOON: Duration = Duration::from_secs(20);
 /// The header of each message: its length, the id of the call, type and flags.

@@ -105,13 +105,13 @@ fn neither_a_thousand_clients_nor_a_hung_containerd_trip_the_watchdog() {
             let stop = &stop;
             threads.spawn(move || storm(&socket, words, stop));
         }
-        for _ in 0..4 {
+        for _ in 0..2 {
             notifications.wait_watchdog();
         }
     });
     let containerd = node.containerd_pid();
     kill(containerd, Signal::SIGSTOP).expect("it runs");
-    for _ in 0..3 {
+    for _ in 0..2 {
         notifications.wait_watchdog();
     }
     kill(containerd, Signal::SIGCONT).expect("it runs");
