@@ -1,5 +1,5 @@
-# Sourced by tests/vm: makes the disk image, the kernel and the initrd of the Debian guest, once for each state of this
-# file. It uses the machine's own Debian sources, and nothing else from the network.
+# Sourced by tests/vm, with tests/guest/sources.sh: makes the disk image, the kernel and the initrd of the Debian guest, once for each
+# state of this file. It uses the machine's own Debian sources, and nothing else from the network.
 # shellcheck shell=bash
 
 # What the guest has besides a minimal Debian: systemd, AppArmor, and what a node that runs Switchyard has.
@@ -18,27 +18,19 @@ guest_image() {
     local cache=$1 key dir
     key=$(sha256sum "${BASH_SOURCE[0]}" | cut -c 1-16)
     dir=$cache/$key
+    mkdir -p "$cache"
+    # Another may be making it.
+    exec 9>"$cache.lock"
+    flock 9
     if [[ ! -e $dir/root.img ]]; then
-        mkdir -p "$cache"
         # Images of older states of this file are of no use to anybody.
         rm -rf "$cache"/*
         echo "Making the guest's image in $dir." >&2
         make_guest "$dir.new" >&2
         mv "$dir.new" "$dir"
     fi
+    exec 9>&-
     echo "$dir"
-}
-
-# debian_sources: the files of apt that name a Debian archive, or a line that does where there is none.
-debian_sources() {
-    local files=()
-    mapfile -t files < <(grep -lsE '^(deb|URIs:).*/debian(-security)?/?( |$)' /etc/apt/sources.list \
-        /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources)
-    if ((${#files[@]})); then
-        printf '%s\n' "${files[@]}"
-    else
-        echo 'deb http://deb.debian.org/debian bookworm main'
-    fi
 }
 
 make_guest() {

@@ -24,7 +24,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use node::GuestNode;
+use node::{GuestFact, GuestNode};
+
+/// All facts, with the module that has them, in the order in which they are shown.
+const ALL: [(&str, &[GuestFact]); 13] = [
+    ("units", units::FACTS),
+    ("daemon", daemon::FACTS),
+    ("limits", limits::FACTS),
+    ("pressure", pressure::FACTS),
+    ("counters", counters::FACTS),
+    ("apparmor", apparmor::FACTS),
+    ("user_namespaces", user_namespaces::FACTS),
+    ("checkpoint", checkpoint::FACTS),
+    ("quota", quota::FACTS),
+    ("nomad", nomad::FACTS),
+    ("clock", clock::FACTS),
+    ("packages", packages::FACTS),
+    ("packages", packages::LAST),
+];
 
 /// The tests of the integration suite that run once more in the guest, with crun: one of each kind.
 const SMOKE: [&str; 17] = [
@@ -52,6 +69,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["facts", only @ ..] => facts(only),
+        ["list"] => list(),
         ["smoke", only @ ..] => {
             let names: Vec<_> = SMOKE
                 .into_iter()
@@ -64,30 +82,28 @@ fn main() -> ExitCode {
         ["load", seed] => load::run(seed.parse().expect("the seed is a number")),
         ["after"] => after_boot::run(),
         ["leave"] => load::run_until_restart(),
-        _ => panic!("one of: facts [WORD...], smoke [WORD...], load SEED, after, leave"),
+        _ => panic!("one of: facts [WORD...], list, smoke [WORD...], load SEED, after, leave"),
     }
+}
+
+/// Prints all facts, each after its module, and the tests of the integration suite that the guest runs, after `smoke`.
+fn list() -> ExitCode {
+    for (module, facts) in ALL {
+        for (name, _) in facts {
+            println!("{module} {name}");
+        }
+    }
+    for name in SMOKE {
+        println!("smoke {name}");
+    }
+    ExitCode::SUCCESS
 }
 
 /// Runs all tests, also after one has failed.
 fn facts(only: &[&str]) -> ExitCode {
     let node = GuestNode::start();
     let mut failed = 0;
-    let all = [
-        units::FACTS,
-        daemon::FACTS,
-        limits::FACTS,
-        pressure::FACTS,
-        counters::FACTS,
-        apparmor::FACTS,
-        user_namespaces::FACTS,
-        checkpoint::FACTS,
-        quota::FACTS,
-        nomad::FACTS,
-        clock::FACTS,
-        packages::FACTS,
-        packages::LAST,
-    ];
-    let all = all.concat();
+    let all: Vec<GuestFact> = ALL.iter().flat_map(|(_, facts)| facts.iter().copied()).collect();
     for word in only {
         assert!(all.iter().any(|(name, _)| name.contains(word)), "no fact's name has {word:?} in it");
     }

@@ -13,6 +13,7 @@ use tonic::Code;
 use crate::node::{GuestFact, GuestNode, LIMIT, SOCKET, cgroup_file, property, run, scope};
 
 pub(crate) const FACTS: &[GuestFact] = &[
+    ("package_is_whole_and_its_units_start_at_each_boot", package_is_whole),
     ("units_start_and_notify_readiness", units_start_and_notify_readiness),
     ("reload_waits_for_the_verdict", reload_waits_for_the_verdict),
     ("doctor_judges_the_units", doctor_judges_the_units),
@@ -20,6 +21,25 @@ pub(crate) const FACTS: &[GuestFact] = &[
     ("systemd_cgroup_driver_is_selected", systemd_cgroup_driver_is_selected),
     ("pod_lifecycle_completes", pod_lifecycle_completes),
 ];
+
+fn package_is_whole(_: &GuestNode) {
+    assert_eq!(run(&["dpkg", "--audit"]), "");
+    // The guest leaves the documentation of all packages out.
+    let excluded = ["/usr/share/doc/", "/usr/share/man/"];
+    let output = Command::new("dpkg").args(["--verify", "switchyard"]).output().expect("it can be run");
+    let differs = String::from_utf8_lossy(&output.stdout);
+    let differs: Vec<_> =
+        differs.lines().filter(|line| !excluded.iter().any(|dir| line.contains(dir))).collect();
+    assert_eq!(differs, Vec::<&str>::new());
+    for unit in ["switchyard", "switchyard-logkeeper"] {
+        assert_eq!(run(&["systemctl", "is-enabled", unit]).trim(), "enabled", "{unit}");
+        assert_eq!(property(unit, "ActiveState"), "active", "{unit}");
+    }
+    for name in ["switchyard", "switchyard-device"] {
+        let link = Path::new("/usr/lib/switchyard/nomad-plugins").join(name);
+        assert!(link.exists(), "{} leads to no program", link.display());
+    }
+}
 
 fn units_start_and_notify_readiness(_: &GuestNode) {
     for unit in ["switchyard", "switchyard-logkeeper"] {

@@ -9,7 +9,7 @@ use std::path::Path;
 use switchyard_tests::debian::{FreshDebian, PackageDatabase, packages_of_script};
 
 /// Scripts, what they source, and the one with the list of what they install.
-const SCRIPTS: [(&str, &[&str]); 6] = [
+const SCRIPTS: [(&str, &[&str]); 7] = [
     (
         "deploy/quickstart",
         &[
@@ -22,8 +22,12 @@ const SCRIPTS: [(&str, &[&str]); 6] = [
     ("tests/advisories", &["deploy/packages.sh"]),
     ("tests/bench", &["deploy/packages.sh"]),
     ("tests/chaos", &["deploy/packages.sh"]),
+    ("tests/root", &["deploy/packages.sh", "tests/guest/sources.sh"]),
     ("tests/run", &["deploy/packages.sh"]),
-    ("tests/vm", &["deploy/packages.sh", "deploy/debian/build", "tests/guest/image.sh"]),
+    (
+        "tests/vm",
+        &["deploy/packages.sh", "deploy/debian/build", "tests/guest/image.sh", "tests/guest/sources.sh"],
+    ),
 ];
 
 /// Programs that are called although no list has them, and the reason.

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use switchyard_steps::{Operation, Step};
+use switchyard_tests::shards::{SLOW, What, own_points_of_this_run};
 
 use cases::{KillCase, all_variants, run_cases, run_cases_on, run_every_nth};
 use fixture::KillFixture;
@@ -41,14 +42,14 @@ const ALL: [&[KillCase]; 10] = [
 fn every_step_has_a_kill_test() {
     let played = ALL.into_iter().flatten().flat_map(KillCase::points).map(|(step, _)| step);
     // criu is part of checkpoints, and does not support the kernels of some machines; many machines have no
-    // project quotas: `tests/guest/checkpoint.rs` and `tests/guest/quota.rs` run these cases, if the guest is
-    // asked for them.
+    // project quotas: the guest runs these cases, in the shards of these facts.
     let in_the_guest = [
-        (Operation::CheckpointTask, " --only kill_during_checkpoint"),
-        (Operation::LimitDisk, " --only kill_during_disk_quota"),
+        (Operation::CheckpointTask, "container_continues_after_daemon_kill_during_checkpoint"),
+        (Operation::LimitDisk, "daemon_kill_during_disk_quota_leaves_no_limit_or_project"),
     ];
-    for (operation, facts) in in_the_guest {
-        assert!(include_str!("../run").contains(facts), "tests/run has no{facts}: no kill at {operation:?}");
+    for (operation, fact) in in_the_guest {
+        let listed = SLOW.iter().any(|slow| matches!(slow.what, What::Fact(_, name) if name == fact));
+        assert!(listed, "no shard has the fact {fact}: no kill at {operation:?}");
     }
     // `swarm::kills` kills another process than the daemon, and `swarm::logs` and `swarm::bridges` a daemon in a
     // swarm.
@@ -89,12 +90,12 @@ fn container_exit_interrupted_by_kill_is_reported_and_removal_completed_by_retry
 
 #[test]
 fn exit_is_reported_after_kill_while_a_hung_shim_was_killed() {
-    run_cases_on(KillFixture::with_short_shim_timeout(), tasks::HUNG);
+    run_cases_on(KillFixture::with_short_shim_timeout, tasks::HUNG);
 }
 
 #[test]
 fn calls_interrupted_by_kill_complete_when_containerd_retains_exits() {
-    run_cases_on(KillFixture::with_sandbox_store(), tasks::KEPT_EXITS);
+    run_cases_on(KillFixture::with_sandbox_store, tasks::KEPT_EXITS);
 }
 
 #[test]
@@ -104,14 +105,14 @@ fn image_pull_unpack_removal_interrupted_by_kill_are_completed_by_retry() {
 
 #[test]
 fn device_lease_interrupted_by_kill_is_regained_and_released_one_is_not() {
-    run_cases_on(KillFixture::with_devices(), device_leases::KILLS);
+    run_cases_on(KillFixture::with_devices, device_leases::KILLS);
 }
 
 /// The steps are the same as in another test that repeats the request; to save time, only every second one is
 /// run unless all are asked for.
 #[test]
 fn interrupted_call_without_retry_is_listed_or_rolled_back() {
-    run_every_nth(KillFixture::new(), abandoned::ABANDONED, if all_variants() { 1 } else { 2 });
+    run_every_nth(KillFixture::new, abandoned::ABANDONED, if all_variants() { 1 } else { 2 });
 }
 
 #[test]
@@ -120,9 +121,9 @@ fn kill_with_external_containerd_loses_and_leaves_nothing() {
         external_containerd::ALL
             .into_iter()
             .chain([abandoned::ABANDONED])
-            .for_each(|amids| run_cases_on(KillFixture::external(""), amids));
+            .for_each(|amids| run_cases_on(|| KillFixture::external(""), amids));
     } else {
-        run_cases_on(KillFixture::external(""), external_containerd::EXTERNAL_ONLY_CASES);
+        run_cases_on(|| KillFixture::external(""), external_containerd::EXTERNAL_ONLY_CASES);
     }
 }
 
@@ -143,7 +144,7 @@ fn kill_during_daemon_start_loses_nothing() {
 
 #[test]
 fn kill_during_first_daemon_start_is_recovered() {
-    for step in Operation::FirstStart.steps() {
+    for step in own_points_of_this_run(Operation::FirstStart.steps()) {
         daemon_starts::first_start(*step);
     }
 }

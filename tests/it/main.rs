@@ -21,6 +21,7 @@ mod objects;
 mod prometheus;
 mod reload;
 mod secrets;
+mod shards;
 mod status_page;
 mod support_works;
 mod swarm;

@@ -31,6 +31,7 @@ pub mod registry;
 pub mod registry_proxy;
 pub mod root;
 pub mod scratch;
+pub mod shards;
 pub mod streams;
 pub mod swarm;
 pub mod trace_collector;

@@ -73,6 +73,7 @@ fn scripts_are_executable_and_strict() {
         "tests/bench",
         "tests/chaos",
         "tests/fuzz",
+        "tests/root",
         "tests/vm",
         ".ci/run",
         "deploy/quickstart",

@@ -1,6 +1,9 @@
 //! Kills during requests of one kind, and how they are run.
 
+use std::panic::Location;
+
 use switchyard_steps::{Operation, Step};
+use switchyard_tests::shards;
 
 use super::fixture::{KillFixture, KillPoint};
 
@@ -11,12 +14,15 @@ pub(super) struct KillCase {
     operation: Option<Operation>,
     /// More kills: at which step, and when it is reached for which time.
     further: &'static [(Step, u32)],
+    /// The source file that it is in, from the root of the repository.
+    file: &'static str,
 }
 
 impl KillCase {
     /// One kill at each step of an operation.
+    #[track_caller]
     pub(super) const fn of(run: fn(&KillFixture, KillPoint), operation: Operation) -> Self {
-        Self { run, operation: Some(operation), further: &[] }
+        Self { run, operation: Some(operation), further: &[], file: Location::caller().file() }
     }
 
     /// The same, and more kills during the same request.
@@ -25,8 +31,9 @@ impl KillCase {
     }
 
     /// Kills at these steps alone.
+    #[track_caller]
     pub(super) const fn at(run: fn(&KillFixture, KillPoint), points: &'static [(Step, u32)]) -> Self {
-        Self { run, operation: None, further: points }
+        Self { run, operation: None, further: points, file: Location::caller().file() }
     }
 
     /// Where the kills are.
@@ -36,21 +43,28 @@ impl KillCase {
     }
 }
 
-/// Runs kills on one node, one after the other.
+/// Runs kills on a node of their own, one after the other: those that this run of the tests takes.
 pub(super) fn run_cases(amids: &[KillCase]) {
-    run_cases_on(KillFixture::new(), amids);
+    run_cases_on(KillFixture::new, amids);
 }
 
-pub(super) fn run_cases_on(fixture: KillFixture, amids: &[KillCase]) {
+pub(super) fn run_cases_on(fixture: impl FnOnce() -> KillFixture, amids: &[KillCase]) {
     run_every_nth(fixture, amids, 1);
 }
 
 /// Runs each n-th kill during the same request.
-pub(super) fn run_every_nth(fixture: KillFixture, amids: &[KillCase], nth: usize) {
-    for amid in amids {
-        for (step, time) in amid.points().step_by(nth) {
-            (amid.run)(&fixture, KillPoint { step, nth: time });
-        }
+pub(super) fn run_every_nth(fixture: impl FnOnce() -> KillFixture, amids: &[KillCase], nth: usize) {
+    let points = amids.iter().flat_map(|amid| {
+        let points = amid.points().step_by(nth);
+        points.map(move |(step, time)| (amid.file, (amid, KillPoint { step, nth: time })))
+    });
+    let points = shards::points_of_this_run(points);
+    if points.is_empty() {
+        return;
+    }
+    let fixture = fixture();
+    for (amid, point) in points {
+        (amid.run)(&fixture, point);
     }
     fixture.finish();
 }

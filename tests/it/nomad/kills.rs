@@ -12,6 +12,7 @@ use switchyard_tests::leak_scan::{NAMESPACE, stored};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::agent::CallFailure;
 use switchyard_tests::nomad::{Agent, BlockingDriver, TaskSetup};
+use switchyard_tests::shards::own_points_of_this_run;
 use tonic::Status;
 
 use super::shell;
@@ -102,7 +103,7 @@ fn finish(agent: &Agent, mut task: TaskSetup) {
 fn task_start_interrupted_by_kill_is_completed_by_retry_once() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
-    for step in start_steps() {
+    for step in own_points_of_this_run(start_steps()) {
         let task = shell(&node, &agent, ONCE);
         let started = amid(&node, step, || as_agent(&agent, |driver| driver.start(&task.config)));
         let handle = started.handle.expect("it has a handle");
@@ -120,7 +121,7 @@ fn task_start_interrupted_by_kill_is_completed_by_retry_once() {
 fn network_creation_interrupted_by_kill_is_rolled_back_and_repeated() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
-    for at in NETWORKS {
+    for at in own_points_of_this_run(NETWORKS) {
         let config =
             json!({ "image": node.image(), "command": "sh", "args": ["-c", "echo begun; exec sleep 1000"] });
         let task = TaskSetup::new(node.root(), &agent, "task", &config);
@@ -139,7 +140,7 @@ fn image_load_interrupted_by_kill_is_completed_by_retry_once() {
     let agent = Arc::new(Agent::start(node.root(), &json!({ "gc": { "image_delay": "1s" } })));
     let socket = node.root().containerd_socket().expect("containerd has been started");
     let before = stored(&socket, NAMESPACE);
-    for step in load_steps() {
+    for step in own_points_of_this_run(load_steps()) {
         let which = format!("{step:?}");
         let config = json!({
             "image": "brought:1", "load": "image.tar", "command": "cat", "args": ["/which"], "network_mode": "host"
@@ -166,7 +167,7 @@ fn image_load_interrupted_by_kill_is_completed_by_retry_once() {
 fn task_exit_interrupted_by_kill_is_reported_with_its_code() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
-    for step in end_steps() {
+    for step in own_points_of_this_run(end_steps()) {
         let task = shell(&node, &agent, ONCE);
         let handle = agent.driver().start(&task.config).expect("it starts").handle.expect("it has a handle");
         task.wait_stdout(|text| text.contains("begun"));
@@ -188,7 +189,7 @@ fn task_exit_interrupted_by_kill_is_reported_with_its_code() {
 fn task_removal_interrupted_by_kill_is_completed_by_retry() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
-    for step in removal_steps() {
+    for step in own_points_of_this_run(removal_steps()) {
         let mut task = shell(&node, &agent, "echo begun; exec sleep 1000");
         agent.driver().start(&task.config).expect("it starts");
         task.wait_stdout(|text| text.contains("begun"));
@@ -204,7 +205,7 @@ fn task_removal_interrupted_by_kill_is_completed_by_retry() {
 fn task_removal_interrupted_by_kill_is_completed_without_retry() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
-    for step in removal_steps() {
+    for step in own_points_of_this_run(removal_steps()) {
         // One task that still runs, and one that has exited.
         for script in ["echo begun; exec sleep 1000", "echo begun"] {
             let mut task = shell(&node, &agent, script);

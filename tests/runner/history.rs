@@ -1,0 +1,95 @@
+//! What git tells of a checkout: which shard its commit has, and what was changed lately.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use switchyard_tests::shards::Shard;
+
+/// How many commits count as lately.
+const LATELY: &str = "20";
+
+/// The directories with what is slow.
+const TESTS: [&str; 2] = ["tests/it/", "tests/guest/"];
+
+/// How many files there a commit may change. One that changes more, as a renamed fixture does, would make each run a whole one until it
+/// is no longer among the last commits.
+const SWEEP: usize = 20;
+
+/// The shard of a checkout, and why it is that one.
+pub(crate) fn shard(root: &Path) -> (Shard, String) {
+    let head = git(root, &["rev-parse", "HEAD"]);
+    match head.as_deref().and_then(|hash| Some((Shard::of_commit(hash)?, hash))) {
+        Some((shard, hash)) => (shard, format!("the one of commit {}", &hash[..hash.len().min(12)])),
+        None => (Shard::default(), "there is no history that would tell another".to_owned()),
+    }
+}
+
+/// What was changed lately.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// The files that the last commits changed, or that differ from the last of them; none without history.
+    pub(crate) files: BTreeSet<String>,
+    /// The commits among them whose files are not counted, because they are too many.
+    pub(crate) sweeps: Vec<String>,
+}
+
+/// What was changed lately in a checkout.
+pub(crate) fn changes(root: &Path) -> Changes {
+    // A commit without a parent adds all files: the first one, and where a shallow clone is cut off.
+    let log = ["log", "-n", LATELY, "--min-parents=1", "--name-only", "--format=commit %h"];
+    let mut changes = Changes::default();
+    changes.add_commits(&git(root, &log).unwrap_or_default());
+    // A rename is two files here.
+    let status = git(root, &["status", "--porcelain", "--no-renames", "--untracked-files=all"]);
+    changes
+        .files
+        .extend(status.unwrap_or_default().lines().filter_map(|line| line.get(3..)).map(str::to_owned));
+    changes
+}
+
+impl Changes {
+    /// Takes in a log: for each commit a line `commit HASH`, an empty line, and a line for each file.
+    fn add_commits(&mut self, log: &str) {
+        for commit in log.split("commit ").skip(1) {
+            let mut lines = commit.lines().filter(|line| !line.is_empty());
+            let Some(hash) = lines.next() else { continue };
+            let files: Vec<_> = lines.collect();
+            let tests = files.iter().filter(|file| TESTS.iter().any(|dir| file.starts_with(dir))).count();
+            if tests > SWEEP {
+                self.sweeps.push(hash.to_owned());
+            } else {
+                self.files.extend(files.into_iter().map(str::to_owned));
+            }
+        }
+    }
+}
+
+/// What git prints; `None` if it fails, as in an unpacked archive.
+fn git(root: &Path, words: &[&str]) -> Option<String> {
+    // The checkout may belong to the user who calls sudo.
+    let safe = format!("safe.directory={}", root.display());
+    let output = Command::new("git").current_dir(root).args(["-c", &safe]).args(words).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_commits_are_counted_but_for_those_of_sweeps() {
+        let mut log = String::from("commit aaaa\n\ntests/it/one.rs\nREADME.md\ncommit bbbb\n\n");
+        for number in 0..=SWEEP {
+            log.push_str(&format!("tests/guest/fact_{number}.rs\n"));
+        }
+        log.push_str("commit cccc\n\ntests/it/two.rs");
+        let mut changes = Changes::default();
+        changes.add_commits(&log);
+        assert_eq!(changes.sweeps, ["bbbb"]);
+        let files: Vec<_> = changes.files.iter().map(String::as_str).collect();
+        assert_eq!(files, ["README.md", "tests/it/one.rs", "tests/it/two.rs"]);
+        changes.add_commits("");
+        assert_eq!(changes.files.len(), 3);
+    }
+}

@@ -1,0 +1,196 @@
+//! What runs side by side, and what runs afterwards.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use parking_lot::Mutex;
+use switchyard_tests::shards::{Plan, SHARD_VARIABLE, WHOLE_VARIABLE};
+
+use crate::artifacts::{Artifacts, TestProgram};
+use crate::program::{Outcome, Run};
+use crate::summary::Summary;
+
+/// The parts of the benchmark that every run does: that it works. What it measures of a build for tests says nothing.
+const BENCHMARK: [&str; 3] = ["--quick", "--only", "pods,streams,tasks,pulls"];
+
+/// What the tests of one build are run with.
+#[derive(Debug)]
+pub(crate) struct Lanes<'a> {
+    /// The programs of the build.
+    pub(crate) artifacts: &'a Artifacts,
+    /// The repository.
+    pub(crate) root: &'a Path,
+    /// The directory for what is printed.
+    pub(crate) logs: &'a Path,
+    /// What cargo wrote of the build.
+    pub(crate) built: &'a Path,
+}
+
+impl Lanes<'_> {
+    /// Runs the tests whose name contains one of the words: of a list of kill points all.
+    pub(crate) fn named(&self, words: &[String], summary: &mut Summary) {
+        let timer = summary.stage("tests");
+        for program in self.artifacts.units.iter().chain([&self.artifacts.it]) {
+            let outcome = self.test(program, words.to_vec(), Vec::new(), threads(), &|line| {
+                if line.starts_with("test ") {
+                    println!("{line}");
+                }
+            });
+            summary.program(&program.name, &outcome);
+        }
+        summary.end(timer);
+    }
+
+    /// Runs the tests of all programs, the benchmark, and the documentation where the plan has it.
+    pub(crate) fn tests(&self, plan: &Plan, summary: &mut Summary) {
+        let timer = summary.stage("tests");
+        let shared = Mutex::new(summary);
+        thread::scope(|scope| {
+            scope.spawn(|| self.integration(plan, &shared));
+            scope.spawn(|| self.crates(plan, &shared));
+            scope.spawn(|| self.prepare_roots(plan, &shared));
+        });
+        shared.into_inner().end(timer);
+    }
+
+    fn integration(&self, plan: &Plan, summary: &Mutex<&mut Summary>) {
+        let timer = summary.lock().stage("  the integration tests");
+        let mut arguments = Vec::new();
+        for name in &plan.skipped {
+            arguments.extend(["--skip".to_owned(), (*name).to_owned()]);
+        }
+        // Otherwise the name of a test would skip those that begin like it.
+        arguments.push("--exact".to_owned());
+        let outcome =
+            self.test(&self.artifacts.it, arguments, points(plan), threads(), &|line| println!("{line}"));
+        let mut summary = summary.lock();
+        summary.times(&outcome.report.times);
+        summary.program(&self.artifacts.it.name, &outcome);
+        summary.end(timer);
+    }
+
+    fn crates(&self, plan: &Plan, summary: &Mutex<&mut Summary>) {
+        let timer = summary.lock().stage("  the tests of the crates");
+        for program in &self.artifacts.units {
+            let outcome = self.test(program, Vec::new(), Vec::new(), threads() / 2, &|_| {});
+            summary.lock().program(&program.name, &outcome);
+        }
+        summary.lock().end(timer);
+        let timer = summary.lock().stage("  the benchmark");
+        let benchmark = &self.artifacts.benchmark;
+        let mut command = Command::new(&benchmark.path);
+        command.args(BENCHMARK).current_dir(&benchmark.dir);
+        self.command("benchmark", &mut command, summary);
+        summary.lock().end(timer);
+        if plan.documentation {
+            let timer = summary.lock().stage("  the documentation");
+            let mut command = Command::new("cargo");
+            command.args(["doc", "--workspace", "--no-deps", "--locked"]).current_dir(self.root);
+            command.env("RUSTDOCFLAGS", "-D warnings");
+            self.command("documentation", &mut command, summary);
+            summary.lock().end(timer);
+        }
+    }
+
+    /// Makes the roots that the plan has tests in.
+    fn prepare_roots(&self, plan: &Plan, summary: &Mutex<&mut Summary>) {
+        let mut suites: Vec<_> = plan.roots.iter().map(|(suite, _)| suite.name()).collect();
+        suites.dedup();
+        for suite in suites {
+            let timer = summary.lock().stage(&format!("  a root of {suite}"));
+            let mut command = Command::new(self.root.join("tests/root"));
+            command.args(["--prepare", suite]).current_dir(self.root);
+            self.command(&format!("root-{suite}"), &mut command, summary);
+            summary.lock().end(timer);
+        }
+    }
+
+    /// Boots the guest, for the facts and tests of the plan.
+    pub(crate) fn guest(&self, plan: &Plan, summary: &mut Summary) {
+        let timer = summary.stage("guest");
+        let mut command = Command::new(self.root.join("tests/vm"));
+        command.arg("--built").arg(self.built).current_dir(self.root);
+        for fact in &plan.facts {
+            command.args(["--only", fact]);
+        }
+        for test in &plan.smoke {
+            command.args(["--smoke", test]);
+        }
+        if plan.power_cut {
+            command.arg("--cut");
+        }
+        self.command("guest", &mut command, &Mutex::new(summary));
+        summary.end(timer);
+    }
+
+    /// Runs the tests of the plan in the roots of other suites.
+    pub(crate) fn roots(&self, plan: &Plan, summary: &mut Summary) {
+        if plan.roots.is_empty() {
+            return;
+        }
+        let tests = self.artifacts.it.tests();
+        for (suite, part) in &plan.roots {
+            let name = format!("{} part {part:?}", suite.name());
+            let timer = summary.stage(&name);
+            let program = TestProgram {
+                name: name.clone(),
+                dir: self.root.to_owned(),
+                path: self.root.join("tests/root"),
+            };
+            let mut arguments = vec![suite.name().to_owned(), self.artifacts.it.path.display().to_string()];
+            arguments.extend(tests.iter().filter(|test| part.has(test)).cloned());
+            arguments.push("--exact".to_owned());
+            let mut variables = points(plan);
+            variables.push(("CARGO_MANIFEST_DIR", self.artifacts.it.dir.display().to_string()));
+            let outcome = self.test(&program, arguments, variables, threads(), &|_| {});
+            summary.program_with_known(&name, &outcome, *suite);
+            summary.end(timer);
+        }
+    }
+
+    fn test(
+        &self,
+        program: &TestProgram,
+        arguments: Vec<String>,
+        variables: Vec<(&'static str, String)>,
+        threads: usize,
+        on_line: &dyn Fn(&str),
+    ) -> Outcome {
+        let name: String =
+            program.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let log = self.logs.join(format!("{name}.log"));
+        Run { program, arguments, variables, threads, log }
+            .run(on_line)
+            .unwrap_or_else(|error| panic!("cannot run {}: {error}", program.path.display()))
+    }
+
+    /// Runs a command whose output is printed when it fails.
+    fn command(&self, name: &str, command: &mut Command, summary: &Mutex<&mut Summary>) {
+        let path = self.logs.join(format!("{name}.log"));
+        let log = std::fs::File::create(&path).expect("the directory of the logs can be written");
+        let copy = log.try_clone().expect("a descriptor can be duplicated");
+        let program = command.get_program().to_owned();
+        let status = command.stdin(Stdio::null()).stdout(log).stderr(copy).status();
+        let status = status.unwrap_or_else(|error| panic!("cannot run {}: {error}", display(&program)));
+        summary.lock().command(name, status.success(), &path);
+    }
+}
+
+fn display(program: &OsStr) -> std::path::Display<'_> {
+    Path::new(program).display()
+}
+
+/// Which points of lists the integration tests take.
+fn points(plan: &Plan) -> Vec<(&'static str, String)> {
+    let Some(shard) = plan.shard else { return Vec::new() };
+    let whole: Vec<&str> = plan.whole.iter().copied().collect();
+    vec![(SHARD_VARIABLE, shard.to_string()), (WHOLE_VARIABLE, whole.join(":"))]
+}
+
+/// How many tests run at a time: each waits for some of its time, so there are two for each processor.
+fn threads() -> usize {
+    let given = std::env::var("RUST_TEST_THREADS").ok().and_then(|text| text.parse().ok());
+    given.unwrap_or_else(|| 2 * thread::available_parallelism().map_or(2, std::num::NonZero::get))
+}
