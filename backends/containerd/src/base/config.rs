@@ -2,7 +2,7 @@
 //! `[images]`, `[registry]`, `[cgroup]`, `[recovery]` and `[advisories]`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -197,6 +197,18 @@ pub struct CgroupConfig {
     pub driver: CgroupDriverChoice,
     /// The parent of cgroups if the client names none; with systemd it is a slice.
     pub default_parent: String,
+}
+
+impl CgroupConfig {
+    /// Checks the parent.
+    ///
+    /// # Errors
+    /// The key that is wrong, and why.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let parent = Path::new("/").join(&self.default_parent);
+        let checked = switchyard_runtime_spec::text::absolute("the path below the root cgroup", &parent);
+        checked.map(drop).map_err(|error| ("default_parent", error.to_string()))
+    }
 }
 
 /// Which program creates cgroups.

@@ -149,6 +149,7 @@ fn files_of(sources: &Sources) -> Result<Vec<PathBuf>, ConfigError> {
                 let path = entry.map_err(fail)?.path();
                 let hidden = path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'));
                 if path.extension().is_some_and(|ext| ext == "toml") && !hidden {
+                    regular_file(&path)?;
                     drop_ins.push(path);
                 }
             }
@@ -158,6 +159,15 @@ fn files_of(sources: &Sources) -> Result<Vec<PathBuf>, ConfigError> {
     }
     drop_ins.sort();
     Ok(std::iter::once(main).chain(drop_ins).collect())
+}
+
+/// Refuses what is no regular file, such as a FIFO, whose reading could last for ever.
+fn regular_file(path: &Path) -> Result<(), ConfigError> {
+    let fail = |source| ConfigError::Read { path: path.to_owned(), source };
+    if std::fs::metadata(path).map_err(fail)?.is_file() {
+        return Ok(());
+    }
+    Err(fail(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")))
 }
 
 fn read_layer(path: &Path, may_be_missing: bool) -> Result<Option<Layer>, ConfigError> {

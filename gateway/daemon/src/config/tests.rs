@@ -6,6 +6,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::*;
+use crate::channel::report;
 
 pub(super) struct Etc {
     dir: TempDir,
@@ -100,6 +101,32 @@ fn advisories_are_ignored_by_program_and_version() {
             error.starts_with("config.toml:3: ") && error.contains("not a program and version"),
             "{error}"
         );
+    }
+}
+
+#[test]
+fn drop_in_that_is_no_regular_file_is_refused_instead_of_awaited() {
+    let etc = Etc::new("version = 1\n");
+    let fifo = etc.drop_in("10.toml", "");
+    fs::remove_file(&fifo).unwrap();
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let error = report(&load(&etc.sources()).unwrap_err());
+    assert!(error.contains("10.toml") && error.contains("no regular file"), "{error}");
+}
+
+#[test]
+fn places_that_no_two_parts_can_share_and_paths_that_go_up_are_refused() {
+    for (text, key) in [
+        ("[nomad]\nenabled = true\nsocket = \"/run/switchyard/cri.sock\"", "nomad.socket"),
+        ("[cri]\nsocket = \"/run/switchyard/admin.sock\"", "cri.socket"),
+        ("[cri.streaming]\nlisten = \"127.0.0.1:9640\"", "cri.streaming.listen"),
+        ("[admin]\nmetrics_listen = \"127.0.0.1:9640\"", "admin.metrics_listen"),
+        ("[paths]\nstate = \"/run/switchyard\"", "paths.state"),
+        ("[cgroup]\ndefault_parent = \"../x\"", "cgroup.default_parent"),
+        ("[audit]\nfile = \"relative.log\"", "audit.file"),
+    ] {
+        let error = load(&Etc::new(&format!("version = 1\n{text}\n")).sources()).unwrap_err();
+        assert!(error.to_string().contains(key), "{key}: {error}");
     }
 }
 

@@ -12,6 +12,7 @@ use crate::channel::report;
 use crate::log_filter::parse_level;
 
 mod admin;
+mod distinct;
 
 /// The longest path of a unix socket that the kernel accepts, without the final NUL.
 const SOCKET_PATH_MAX: usize = 107;
@@ -53,7 +54,11 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             return fault(key, why);
         }
     }
+    distinct::check(config)?;
     admin::check(&config.admin)?;
+    if let Err((key, why)) = config.cgroup.check() {
+        return fault(&format!("cgroup.{key}"), why);
+    }
     if let Err(error) = parse_level(&config.log.level) {
         return fault("log.level", report(&error));
     }
@@ -245,6 +250,7 @@ fn paths(config: &Config) -> Vec<(&'static str, &Path)> {
         ("network.bridge.addresses_dir", &config.network.bridge.addresses_dir),
         ("containerd.address", &config.containerd.address),
         ("devices.host.directory", &config.devices.host.directory),
+        ("audit.file", &config.audit.file),
     ];
     paths.extend(config.network.bin_dirs.iter().map(|dir| ("network.bin_dirs", dir.as_path())));
     paths.extend(config.devices.cdi_spec_dirs.iter().map(|dir| ("devices.cdi_spec_dirs", dir.as_path())));

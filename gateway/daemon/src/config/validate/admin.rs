@@ -64,10 +64,6 @@ fn check_metrics(admin: &AdminConfig) -> Result<(), Fault> {
             None => Ok(()),
         };
     };
-    if address == admin.listen && address.port() != 0 {
-        let why = format!("{address} is admin.listen already: choose another port, such as 9641");
-        return fault("metrics_listen", why);
-    }
     if admin.metrics_tls_certificate.is_some() != admin.metrics_tls_key.is_some() {
         let given =
             if admin.metrics_tls_key.is_some() { "metrics_tls_key" } else { "metrics_tls_certificate" };
@@ -161,7 +157,6 @@ mod tests {
             ("127.0.0.1:9641", &["crt"], "admin.metrics_tls_certificate"),
             ("127.0.0.1:9641", &["key"], "admin.metrics_tls_key"),
             ("127.0.0.1:9641", &["ca"], "admin.metrics_client_ca"),
-            ("127.0.0.1:9640", &[], "admin.metrics_listen"),
         ] {
             assert_eq!(check(&admin(listen, files)).unwrap_err().0, key, "{listen} {files:?}");
         }
