@@ -193,10 +193,35 @@ pub fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> Strin
     out
 }
 
-/// Text on one line: control characters become blanks.
+/// Text on one line: control characters become blanks, and characters that are invisible or change the order of others become U+FFFD.
 #[must_use]
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let shown = |c: char| match c {
+        c if c.is_control() => ' ',
+        c if is_invisible(c) => '\u{fffd}',
+        c => c,
+    };
+    text.chars().map(shown).collect()
+}
+
+/// Whether a character is one of those that are not seen or change the direction of text: a name with one can look like another name.
+#[must_use]
+pub fn is_invisible(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}'
+            | '\u{34f}'
+            | '\u{61c}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{fff0}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
 }
 
 /// The first digits of an id, enough to be unique on a node; commands accept them as an id.

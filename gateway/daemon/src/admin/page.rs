@@ -10,7 +10,7 @@ use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query, Request, State};
 use axum::http::header::{
-    ALLOW, CONTENT_SECURITY_POLICY, LOCATION, REFERRER_POLICY, SET_COOKIE, X_FRAME_OPTIONS,
+    ALLOW, CONTENT_SECURITY_POLICY, LOCATION, REFERRER_POLICY, REFRESH, SET_COOKIE, X_FRAME_OPTIONS,
 };
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -48,14 +48,14 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; img-src data:; form-
 struct HomeQuery {
     owner: Option<String>,
     page: Option<usize>,
-    refresh: Option<u16>,
+    refresh: Option<u64>,
 }
 
 /// How a page of an object is asked for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct ObjectQuery {
-    refresh: Option<u16>,
+    refresh: Option<u64>,
 }
 
 /// The ticket of a link.
@@ -119,7 +119,7 @@ async fn enter(
 ) -> Response {
     let ticket = query.map(|Query(EnterQuery { ticket })| ticket).unwrap_or_default();
     match pages.admin.page.enter(&ticket) {
-        Ok(Some(cookie)) => to_home(Some(&cookie)),
+        Ok(Some(cookie)) => entered(&cookie),
         Ok(None) => {
             let why = format!(
                 "A link opens the page once, within {} seconds. This one was used before, or is too old.",
@@ -288,14 +288,27 @@ fn only_get() -> Response {
     refusal
 }
 
+/// Begins a session in a browser with this cookie, and leads it to the page of the node.
+///
+/// A redirection would not do: a browser that has come from a page of another site, as after a click on the link in a chat, would not
+/// send a cookie with `SameSite=Strict` to where it is redirected. It sends it from this page on.
+fn entered(cookie: &str) -> Response {
+    let mut answer = message(StatusCode::OK, "You are signed in", "The status page opens by itself.", "");
+    answer.headers_mut().insert(REFRESH, HeaderValue::from_static("0; url=/"));
+    answer.headers_mut().insert(SET_COOKIE, cookie_value(cookie));
+    answer
+}
+
 /// Leads a browser to the page of the node, with this cookie if there is one.
 fn to_home(cookie: Option<&str>) -> Response {
     let mut answer = text(StatusCode::SEE_OTHER, String::new());
     answer.headers_mut().insert(LOCATION, HeaderValue::from_static("/"));
-    let cookie =
-        cookie.map(|cookie| HeaderValue::try_from(cookie).expect("cookies are of hexadecimal digits"));
-    answer.headers_mut().extend(cookie.map(|cookie| (SET_COOKIE, cookie)));
+    answer.headers_mut().extend(cookie.map(|cookie| (SET_COOKIE, cookie_value(cookie))));
     answer
+}
+
+fn cookie_value(cookie: &str) -> HeaderValue {
+    HeaderValue::try_from(cookie).expect("cookies are of hexadecimal digits")
 }
 
 impl FromRequestParts<ListenerPages> for IsOpen {

@@ -3,11 +3,11 @@
 use crate::metrics::VERSION;
 
 /// The shortest and the longest time between two loads of a page, in seconds.
-const REFRESH_MIN: u16 = 5;
-const REFRESH_MAX: u16 = 3600;
+const REFRESH_MIN: u64 = 5;
+const REFRESH_MAX: u64 = 3600;
 
 /// How often a page is loaded again if somebody follows the link for it.
-const REFRESH: u16 = 10;
+const REFRESH: u64 = 10;
 
 /// What surrounds the content of a page.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Frame {
     /// Whether this is a page of a session.
     pub(super) is_open: bool,
     /// After how many seconds a browser loads the page again.
-    pub(super) refresh: Option<u16>,
+    pub(super) refresh: Option<u64>,
     /// The address of this page without and with that.
     pub(super) still_href: String,
     pub(super) refresh_href: String,
@@ -30,7 +30,7 @@ pub(super) struct Frame {
 pub(crate) struct Address {
     pub(crate) path: String,
     pub(crate) query: Vec<(&'static str, String)>,
-    pub(crate) refresh: Option<u16>,
+    pub(crate) refresh: Option<u64>,
 }
 
 // === impl Frame ===
@@ -67,7 +67,7 @@ impl Frame {
 
 impl Address {
     /// This address with another time between two loads.
-    fn with(&self, refresh: Option<u16>) -> String {
+    fn with(&self, refresh: Option<u64>) -> String {
         let refresh = refresh.map(|seconds| ("refresh", seconds.to_string()));
         self.with_query(self.query.iter().cloned().chain(refresh))
     }

@@ -87,7 +87,7 @@ impl LogTail {
 
 fn read(location: &LogLocation) -> Result<LogTail> {
     let query = LogQuery { tail: Some(LINES), ..LogQuery::default() };
-    let failed = |error| Error::unavailable("it is unreadable").with_source(error);
+    let failed = |error| Error::unavailable("the file is not readable as a log").with_source(error);
     let mut reader = match LogReader::open(location, &query) {
         Ok(reader) => reader,
         Err(ReadError::Absent(_)) => {

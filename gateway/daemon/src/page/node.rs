@@ -38,7 +38,7 @@ pub(crate) struct NodeFacts {
 pub(crate) struct NodeQuery {
     pub(crate) owner: Option<Owner>,
     pub(crate) page: usize,
-    pub(crate) refresh: Option<u16>,
+    pub(crate) refresh: Option<u64>,
 }
 
 #[derive(Template)]

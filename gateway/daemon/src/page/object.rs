@@ -64,7 +64,7 @@ struct MountRow {
 }
 
 /// The page as HTML.
-pub(crate) fn object(facts: &ObjectFacts, refresh: Option<u16>) -> askama::Result<String> {
+pub(crate) fn object(facts: &ObjectFacts, refresh: Option<u64>) -> askama::Result<String> {
     let now = Timestamp::now();
     let ObjectFacts { node, object, tasks, usage, events, operations, log } = facts;
     let section = if object.kind == "task" { "tasks" } else { "sandboxes" };

@@ -134,8 +134,10 @@ impl StatusPage {
 
     /// The values of the page's cookie in a request.
     fn presented<'a>(&'a self, headers: &'a HeaderMap) -> impl Iterator<Item = &'a str> {
-        let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
-        let pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        // Those of other programs of this host are on the same line, and may have any bytes.
+        let pairs =
+            headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+        let pairs = pairs.filter_map(|pair| str::from_utf8(pair).ok()?.trim().split_once('='));
         pairs.filter(|(name, _)| *name == self.0.cookie).map(|(_, value)| value).take(COOKIES)
     }
 }

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::output::is_invisible;
+
 /// The longest name, in characters.
 pub(super) const NAME_MAX: usize = 200;
 
@@ -30,22 +32,7 @@ pub(super) fn sentence(text: &str) -> String {
 
 /// Whether a character is a control character, or one of those that are not seen or change the direction of text.
 fn is_unfit(c: char) -> bool {
-    c.is_control()
-        || matches!(
-            c,
-            '\u{ad}'
-                | '\u{34f}'
-                | '\u{61c}'
-                | '\u{115f}'..='\u{1160}'
-                | '\u{17b4}'..='\u{17b5}'
-                | '\u{180b}'..='\u{180f}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}'
-                | '\u{fff0}'..='\u{fffb}'
-                | '\u{e0000}'..='\u{e0fff}'
-        )
+    c.is_control() || is_invisible(c)
 }
 
 /// A state or the like, in words.
