@@ -299,7 +299,7 @@ impl Daemon {
         let fail = |source| ServeError::Admin { address, source };
         let tcp = listen(address).map_err(fail)?;
         let bound = tcp.local_addr().map_err(fail)?;
-        if !bound.ip().is_loopback() {
+        if !bound.ip().to_canonical().is_loopback() {
             tracing::warn!(
                 %bound,
                 "admin pages are served on a non-loopback address without authentication: admin.metrics_listen has some"
@@ -354,7 +354,7 @@ impl Daemon {
         let address = server.address();
         let shutdown = self.shutdown.clone();
         tracing::info!(%address, "exec, attach and port-forward are served");
-        if !address.ip().is_loopback() {
+        if !address.ip().to_canonical().is_loopback() {
             tracing::warn!(%address, "streams are served on a non-loopback address: anyone who sees a URL can use it once");
         }
         self.node.set_streaming(address, sessions.clone());

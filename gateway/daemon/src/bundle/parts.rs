@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::BundleRequest;
 use super::logs::{of_file, of_process, of_unit};
 use crate::channel::report;
-use crate::config::{self, Config, ContainerdMode};
+use crate::config::{self, Config, ContainerdMode, Sources};
 use crate::doctor::{self, DoctorRequest, LocalNode, NodeView, PROGRAM_DIRS};
 use crate::metrics::{REVISION, VERSION};
 use crate::status::{EventPage, StatusReport};
@@ -54,10 +54,15 @@ pub(super) struct Context {
 }
 
 impl Context {
-    pub(super) fn of(request: BundleRequest) -> Self {
-        let config = config::load(&request.sources).map(|loaded| loaded.effective.config).unwrap_or_default();
-        let socket = request.socket.clone().unwrap_or_else(|| config.paths.admin_socket());
-        Self { request, view: Arc::new(LocalNode::default()), config, socket }
+    pub(super) fn of(mut request: BundleRequest) -> Self {
+        let read = |sources: &Sources| {
+            config::load(sources).map(|loaded| loaded.effective.config).unwrap_or_default()
+        };
+        let view = Arc::new(LocalNode::default());
+        let socket = request.socket.clone().unwrap_or_else(|| read(&request.sources).paths.admin_socket());
+        request.sources = doctor::sources_in_use(&*view, &request.sources, &socket);
+        let config = read(&request.sources);
+        Self { request, view, config, socket }
     }
 
     /// A page of the daemon.

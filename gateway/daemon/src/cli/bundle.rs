@@ -16,7 +16,7 @@ const HOST_MAX: usize = 64;
 /// Where the archive is written, and what it is about.
 #[derive(Debug, Args)]
 pub(super) struct BundleArgs {
-    /// The configuration file; /etc/switchyard/config.toml if that exists.
+    /// The configuration file; that of the running daemon, or /etc/switchyard/config.toml.
     #[arg(long, short, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// The daemon's admin socket, instead of the configured one.

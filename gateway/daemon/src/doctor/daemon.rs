@@ -152,7 +152,8 @@ fn groups(facts: &Facts) -> Vec<Finding> {
 
 fn exposed(facts: &Facts) -> Option<Finding> {
     let listen = facts.config.admin.listen;
-    (!listen.ip().is_loopback()).then(|| Finding::new(&ADMIN_EXPOSED, format!("admin.listen is {listen}")))
+    (!listen.ip().to_canonical().is_loopback())
+        .then(|| Finding::new(&ADMIN_EXPOSED, format!("admin.listen is {listen}")))
 }
 
 /// Other daemons of this node that share something with this one.

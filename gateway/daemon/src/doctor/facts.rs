@@ -65,7 +65,7 @@ impl Facts {
         let pid = status.as_ref().ok().and_then(|status| status.pid);
         let processes = view.processes();
         let environment = pid.map_or_else(|| unit_environment(&*view), |pid| environment(&*view, pid));
-        let sources = sources_of_daemon(&request.sources, pid, &processes, &environment);
+        let sources = sources_of_daemon(&*view, &request.sources, pid, &processes, &environment);
         let mut facts = Self {
             program_dirs: program_dirs(&environment),
             devices: ask(&*view, &admin_socket, "/v1/devices").ok(),
@@ -165,6 +165,7 @@ fn variable_of(text: &str) -> Option<(String, String)> {
 /// The sources that the daemon reads: its environment counts, and the file and the keys that it was started
 /// with, unless this command names others.
 fn sources_of_daemon(
+    view: &dyn NodeView,
     given: &Sources,
     pid: Option<u32>,
     processes: &[ProcessFacts],
@@ -178,7 +179,7 @@ fn sources_of_daemon(
     let own = pid.and_then(|pid| i32::try_from(pid).ok());
     if let Some(process) = processes.iter().find(|process| Some(process.pid) == own) {
         if sources.file.is_none() {
-            sources.file = config_file(process);
+            sources.file = config_file(view, process);
         }
         if sources.flags.is_empty() {
             sources.flags = flags(process);
@@ -187,10 +188,24 @@ fn sources_of_daemon(
     sources
 }
 
-/// The configuration file that a daemon was started with, if it can be found from here.
-pub(super) fn config_file(process: &ProcessFacts) -> Option<PathBuf> {
+/// The configuration file that a process was started with, if it can be found from here.
+pub(super) fn config_file(view: &dyn NodeView, process: &ProcessFacts) -> Option<PathBuf> {
     let named = process.values("config").into_iter().chain(process.values("c")).last();
-    named.map(PathBuf::from).filter(|path| path.is_absolute())
+    let path = PathBuf::from(named?);
+    if path.is_absolute() {
+        return Some(path);
+    }
+    let dir = view.link(Path::new(&format!("/proc/{}/cwd", process.pid))).ok()?;
+    Some(dir.join(path))
+}
+
+/// Where the daemon that serves this admin socket has its configuration from, as far as that is not given; that of the next one while
+/// none answers.
+pub(crate) fn sources_in_use(view: &dyn NodeView, given: &Sources, admin_socket: &Path) -> Sources {
+    let status: Option<StatusReport> = ask(view, admin_socket, "/statusz").ok();
+    let pid = status.and_then(|status| status.pid);
+    let environment = pid.map_or_else(|| unit_environment(view), |pid| environment(view, pid));
+    sources_of_daemon(view, given, pid, &view.processes(), &environment)
 }
 
 /// The keys that a daemon was started with.
@@ -208,7 +223,7 @@ pub(super) fn flags(process: &ProcessFacts) -> Vec<Flag> {
 pub(super) fn sources_of(view: &dyn NodeView, process: &ProcessFacts) -> Sources {
     let pid = u32::try_from(process.pid).unwrap_or_default();
     let env = environment(view, pid).into_iter().filter(|(name, _)| name.starts_with(VARIABLES)).collect();
-    Sources { file: config_file(process), env, flags: flags(process) }
+    Sources { file: config_file(view, process), env, flags: flags(process) }
 }
 
 fn program_dirs(environment: &[(String, String)]) -> Vec<PathBuf> {

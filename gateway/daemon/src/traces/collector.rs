@@ -33,7 +33,7 @@ pub(super) struct Collector {
 pub(super) enum ExportError {
     #[error("the collector did not answer within {0:?}")]
     Deadline(Duration),
-    #[error("the collector answered {code:?}: {text}")]
+    #[error("the export to the collector ended with {code:?}: {text}")]
     Refused { code: Code, text: String },
 }
 

@@ -143,13 +143,22 @@ fn parse_endpoint(name: &'static str, value: &str) -> Result<Uri, TraceSettingsE
     let form = "must be http://HOST:PORT or https://HOST:PORT";
     let uri: Uri = value.parse().map_err(|_| refuse(name, form))?;
     let is_complete = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
+    let has_port = uri.authority().is_some_and(|authority| authority.as_str().len() > authority.host().len());
+    // Without this the scheme's port would take the place of one that is none.
+    if has_port && !uri.port_u16().is_some_and(|port| port > 0) && !has_user(&uri) {
+        return Err(refuse(name, format!("{form}, with a port from 1 to 65535")));
+    }
     if !is_complete || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
         return Err(refuse(name, format!("{form}: gRPC has no path")));
     }
-    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+    if has_user(&uri) {
         return Err(refuse(name, "must have no user or password: put them into OTEL_EXPORTER_OTLP_HEADERS"));
     }
     Ok(uri)
+}
+
+fn has_user(uri: &Uri) -> bool {
+    uri.authority().is_some_and(|authority| authority.as_str().contains('@'))
 }
 
 /// What is wrong must not be shown: the values are secret.
@@ -291,6 +300,26 @@ mod tests {
         let expected =
             [("host.name", "node-1"), ("service.name", "switchyard"), ("service.version", VERSION)];
         assert_eq!(resource, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn port_of_an_endpoint_is_that_of_its_scheme_or_one_that_there_is() {
+        let endpoint = |value| read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", value)]);
+        for good in
+            ["http://127.0.0.1", "https://collector", "http://[::1]", "http://[::1]:4317", "http://a:65535/"]
+        {
+            assert!(endpoint(good).is_ok_and(|settings| settings.is_some()), "{good}");
+        }
+        for bad in [
+            "http://127.0.0.1:99999",
+            "http://127.0.0.1:0",
+            "http://127.0.0.1:",
+            "http://[::1]:70000",
+            "http://a:b",
+        ] {
+            let error = endpoint(bad).unwrap_err().to_string();
+            assert!(error.contains("OTEL_EXPORTER_OTLP_ENDPOINT must be http://HOST:PORT"), "{bad}: {error}");
+        }
     }
 
     #[test]

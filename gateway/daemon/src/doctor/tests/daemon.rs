@@ -73,6 +73,17 @@ fn configuration_files() {
         &["SY806 note"],
     );
     assert!(found[0].found.contains("log.level is overridden by"), "{found:?}");
+    // A relative path is one from the directory of the daemon.
+    let found = check(
+        |node| {
+            node.process(DAEMON, "/usr/bin/switchyard serve -c node.toml");
+            node.links.insert(format!("/proc/{DAEMON}/cwd").into(), "/srv/switchyard".into());
+            let text = "version = 1\n[cri]\nsocket_grup = \"x\"\n";
+            node.configs.insert("/srv/switchyard/node.toml".into(), text.to_owned());
+        },
+        &["SY804 error"],
+    );
+    assert!(found[0].found.contains("socket_grup"), "{found:?}");
 }
 
 #[test]
