@@ -1,5 +1,6 @@
 //! What runs side by side, and what runs afterwards.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -96,8 +97,7 @@ impl Lanes<'_> {
 
     /// Makes the roots that the plan has tests in.
     fn prepare_roots(&self, plan: &Plan, summary: &Mutex<&mut Summary>) {
-        let mut suites: Vec<_> = plan.roots.iter().map(|(suite, _)| suite.name()).collect();
-        suites.dedup();
+        let suites: BTreeSet<_> = plan.roots.iter().map(|(suite, _)| suite.name()).collect();
         for suite in suites {
             let timer = summary.lock().stage(&format!("  a root of {suite}"));
             let mut command = Command::new(self.root.join("tests/root"));

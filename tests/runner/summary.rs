@@ -11,7 +11,7 @@ use switchyard_tests::shards::{KILL_LISTS, KNOWN_FAILURES, Plan, SLOW, Suite, Wh
 use crate::program::Outcome;
 
 /// From which time on a test belongs into the table of what is slow.
-const SLOW_FROM: Duration = Duration::from_secs(12);
+const SLOW_FROM: Duration = Duration::from_secs(15);
 
 /// How many of the slowest tests are named.
 const SLOWEST: usize = 20;

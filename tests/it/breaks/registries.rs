@@ -2,6 +2,7 @@
 //! it leaves nothing behind.
 
 use std::collections::HashSet;
+use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -46,13 +47,26 @@ fn stored_content(node: &TestNode) -> HashSet<String> {
 #[track_caller]
 fn assert_pull_fails(node: &TestNode, reference: &str, codes: &[Code], message: &str) -> Status {
     let before = stored_content(node);
+    let status = failed_pull(node, reference, codes, message);
+    assert_nothing_new(node, &before);
+    status
+}
+
+/// A pull that must fail.
+#[track_caller]
+fn failed_pull(node: &TestNode, reference: &str, codes: &[Code], message: &str) -> Status {
     let status = refused(message, node.cri().with_timeout(SOON).pull(reference, None), codes);
     assert!(status.message().contains(message), "{message:?} is not told: {status}");
     assert_eq!(node.cri().image(reference).expect("it is asked for"), None);
-    assert!(eventually(LIMIT, || node.leak_scan().findings.is_empty()), "{:#?}", node.leak_scan().findings);
-    let new = || stored_content(node).difference(&before).cloned().collect::<Vec<_>>();
-    assert!(eventually(LIMIT, || new().is_empty()), "left behind: {:#?}", new());
     status
+}
+
+/// Checks that no more is stored than `before`.
+#[track_caller]
+fn assert_nothing_new(node: &TestNode, before: &HashSet<String>) {
+    assert!(eventually(LIMIT, || node.leak_scan().findings.is_empty()), "{:#?}", node.leak_scan().findings);
+    let new = || stored_content(node).difference(before).cloned().collect::<Vec<_>>();
+    assert!(eventually(LIMIT, || new().is_empty()), "left behind: {:#?}", new());
 }
 
 fn plan(node: &TestNode, part: &str, fault: &RegistryFault, times: usize) {
@@ -70,6 +84,7 @@ fn answer(status: u16, headers: &[(&str, &str)], body: &[u8]) -> RegistryFault {
 fn unresponsive_registry_fails_the_pull_and_leaves_nothing_behind() {
     let node = TestNode::start_with(conf(), |_| {});
     let gate = node.registry().proxy();
+    let mut pulls = Vec::new();
     for (name, fault, message) in [
         ("silent", RegistryFault::StallAfter(1000), "nothing was received for 1000 ms"),
         ("cut", RegistryFault::CutAfter(2000), "sha256:"),
@@ -78,11 +93,21 @@ fn unresponsive_registry_fails_the_pull_and_leaves_nothing_behind() {
         let image = unique(name.len() as u64 * 101);
         node.registry().push(&format!("registries/{name}:1"), &image);
         plan(&node, &image.layers[1].digest, &fault, MORE_THAN_RETRIES);
-        let reference = node.registry().reference(&format!("registries/{name}:1"));
-        assert_pull_fails(&node, &reference, &[Code::Unavailable, Code::Unknown], message);
-        gate.release();
-        gate.clear_faults();
-        node.cri().pull(&reference, None).expect("it is well again");
+        pulls.push((node.registry().reference(&format!("registries/{name}:1")), message));
+    }
+    let before = stored_content(&node);
+    // At once: the pauses between retries are eight seconds for each.
+    thread::scope(|scope| {
+        for (reference, message) in &pulls {
+            let node = &node;
+            scope.spawn(|| failed_pull(node, reference, &[Code::Unavailable, Code::Unknown], message));
+        }
+    });
+    assert_nothing_new(&node, &before);
+    gate.release();
+    gate.clear_faults();
+    for (reference, _) in &pulls {
+        node.cri().pull(reference, None).expect("it is well again");
     }
 }
 

@@ -2,6 +2,7 @@
 //! stay up.
 
 use std::fs;
+use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -58,6 +59,14 @@ impl WatchedNode {
     /// may remain.
     #[track_caller]
     fn refused(&self, most: u64, name: &str, codes: &[Code]) -> Status {
+        let status = self.refused_beside_others(most, name, codes);
+        self.node.registry().proxy().clear_faults();
+        status
+    }
+
+    /// The same, with the faults that are planned for other images left in place.
+    #[track_caller]
+    fn refused_beside_others(&self, most: u64, name: &str, codes: &[Code]) -> Status {
         let reference = self.node.registry().reference(name);
         let answer = self.during(most, |node| node.cri().with_timeout(SOON).pull(&reference, None));
         let status = answer.expect_err("it is hostile");
@@ -67,7 +76,6 @@ impl WatchedNode {
         assert_eq!(self.node.cri().image(&reference).expect("it is asked for"), None);
         let clean = eventually(SOON, || self.node.leak_scan().findings.is_empty());
         assert!(clean, "{:#?}", self.node.leak_scan().findings);
-        self.node.registry().proxy().clear_faults();
         status
     }
 
@@ -352,7 +360,6 @@ fn endless_or_invalid_blobs_leave_nothing_behind() {
     for (tag, fault, expected) in [
         ("endless", RegistryFault::Endless(200), "bytes instead of"),
         ("corrupt", RegistryFault::Corrupt, "digest"),
-        ("silent", RegistryFault::StallAfter(300), "is unavailable"),
         ("nothing", answer(200, &[], b""), "bytes instead of"),
         (
             "part",
@@ -369,6 +376,29 @@ fn endless_or_invalid_blobs_leave_nothing_behind() {
             assert!(status.message().contains(expected), "{tag} {kind}: {status}");
         }
     }
+}
+
+#[test]
+fn silent_blobs_leave_nothing_behind() {
+    let watched = WatchedNode::start(conf());
+    let codes = [Code::Unavailable];
+    for (kind, seed) in [("config", 26), ("layer", 46)] {
+        let image = unique(seed);
+        watched.node.registry().push(&format!("hostile/silent:{kind}"), &image);
+        let blob = if kind == "config" { &image.config } else { &image.layers[1] };
+        watched.plan(&format!("/blobs/{}", blob.digest), &RegistryFault::StallAfter(300));
+    }
+    // At once: each waits fourteen seconds, with its retries.
+    thread::scope(|scope| {
+        for kind in ["config", "layer"] {
+            let watched = &watched;
+            scope.spawn(move || {
+                let name = format!("hostile/silent:{kind}");
+                let status = watched.refused_beside_others(32 * MIB, &name, &codes);
+                assert!(status.message().contains("is unavailable"), "{kind}: {status}");
+            });
+        }
+    });
 }
 
 #[test]

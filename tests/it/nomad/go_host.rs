@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -103,8 +104,11 @@ fn config(node: &TestNode) -> Value {
 
 #[test]
 fn go_plugin_client_runs_a_task_from_handshake_to_exit() {
-    let host = build();
-    let node = TestNode::shared();
+    let (host, node) = thread::scope(|scope| {
+        let host = scope.spawn(build);
+        let node = TestNode::shared();
+        (host.join().expect("the program can be built"), node)
+    });
     // Our own host says what a plugin takes, and encodes the same configuration.
     let agent = Agent::start(node.root(), &json!({}));
     let config = config(&node);

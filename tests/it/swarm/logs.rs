@@ -20,6 +20,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// How many lines a task prints.
 const LINES: u32 = 200_000;
 
+/// In how many parts.
+const PARTS: u32 = 400;
+
 /// `docker service logs -f`, with its output in a file.
 struct LogFollower {
     child: Child,
@@ -101,12 +104,17 @@ fn logs_of_running_rotated_and_ended_tasks_are_what_was_printed() {
     let (_registry, image) = registry(&cluster);
     let mut worker = SwarmWorker::start(&cluster, |_| String::new());
     worker.join(&cluster, &cluster.token("worker"));
-    // In parts, so that it lasts for some rotations.
+    // In parts, slowly until it has been looked at while it ran.
+    let shared = worker.root().run().join("shared");
+    fs::create_dir(&shared).expect("the root can be written");
+    let mount = format!("type=bind,source={},target=/shared", shared.display());
     let script = format!(
-        "i=0; while [ $i -lt 100 ]; do seq $((i*{part}+1)) $(((i+1)*{part})); i=$((i+1)); sleep 0.3; done",
-        part = LINES / 100
+        "i=0; while [ $i -lt {PARTS} ]; do seq $((i*{part}+1)) $(((i+1)*{part})); i=$((i+1)); [ -e /shared/enough ] || sleep 0.3; done",
+        part = LINES / PARTS
     );
     let options = [
+        "--mount",
+        &mount,
         "--log-driver",
         "json-file",
         "--log-opt",
@@ -133,6 +141,7 @@ fn logs_of_running_rotated_and_ended_tasks_are_what_was_printed() {
     let count = u32::try_from(early.lines().count()).expect("there are few lines");
     assert!(count > 1000, "{count} lines of a task that runs");
     assert_same("a running task", &early, &numbers(1, count));
+    fs::write(shared.join("enough"), "").expect("the root can be written");
 
     cluster.wait_until("the task has ended", || {
         tasks(&cluster, "count").iter().any(|task| task.contains(" Complete "))
@@ -232,6 +241,8 @@ fn logs_go_through_a_manager_that_is_not_the_leader() {
     let printed = || worker.output(&["logs", "web.1"]).lines().count() == 5000;
     cluster.wait_until("the task runs", || objects(&worker).iter().any(|(_, state)| state == "running"));
     cluster.wait_until("it has printed all", printed);
+    // The node listens for requests of logs from shortly after its session is open.
+    cluster.wait_until("the logs are asked for", || !service_logs(&cluster, &[], "web").is_empty());
     let follower = LogFollower::start(&cluster, &[], "web", "followed");
     for _ in 0..3 {
         assert_same("a task", &service_logs(&cluster, &[], "web"), &numbers(1, 5000));

@@ -1,8 +1,6 @@
 //! Many tasks on one node, and a daemon that is killed again and again, or is away for long.
 
 use std::collections::BTreeMap;
-use std::thread;
-use std::time::Duration;
 
 use switchyard_tests::host::number;
 use switchyard_tests::swarm::SwarmCluster;
@@ -16,9 +14,6 @@ const TASKS: usize = 20;
 /// How often the daemon is killed; `SWITCHYARD_TEST_KILLS` sets another number. The other tests of this module kill it some
 /// twenty times more, at chosen steps.
 const KILLS: usize = 4;
-
-/// Between two kills. A manager refuses a node that opens more than three sessions in eight seconds.
-const PAUSE: Duration = Duration::from_secs(3);
 
 /// The main process of each task of Swarm that runs.
 fn processes(worker: &SwarmWorker) -> BTreeMap<String, u64> {
@@ -49,7 +44,6 @@ fn many_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told() {
         worker.daemon().restart();
         cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
         assert_eq!(processes(&worker), running, "after kill {kill}");
-        thread::sleep(PAUSE);
     }
     assert_eq!(ids(&tasks(&cluster, "many")), before, "no task has a successor");
     assert_eq!(cluster.workers(), node, "it is the same node");

@@ -145,7 +145,7 @@ fn parse_endpoint(name: &'static str, value: &str) -> Result<Uri, TraceSettingsE
     let is_complete = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
     let has_port = uri.authority().is_some_and(|authority| authority.as_str().len() > authority.host().len());
     // Without this the scheme's port would take the place of one that is none.
-    if has_port && !uri.port_u16().is_some_and(|port| port > 0) && !has_user(&uri) {
+    if has_port && uri.port_u16().is_none_or(|port| port == 0) && !has_user(&uri) {
         return Err(refuse(name, format!("{form}, with a port from 1 to 65535")));
     }
     if !is_complete || !matches!(uri.path(), "" | "/") || uri.query().is_some() {

@@ -65,7 +65,8 @@ fn check_addresses(addresses: &[(&str, SocketAddr)]) -> Result<(), Fault> {
 
 /// Whether the kernel refuses to listen on both.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    let (ip, other_ip) = (one.ip().to_canonical(), other.ip().to_canonical());
+    let ip = one.ip().to_canonical();
+    let other_ip = other.ip().to_canonical();
     let is_within = (ip.is_unspecified() || other_ip.is_unspecified()) && ip.is_ipv4() == other_ip.is_ipv4();
     one.port() != 0 && one.port() == other.port() && (ip == other_ip || is_within)
 }
