@@ -5,6 +5,7 @@ mod checkpoints;
 mod clients;
 mod containerd_hangs;
 mod disks;
+mod execs;
 mod impostors;
 mod late_answers;
 mod logkeeper;

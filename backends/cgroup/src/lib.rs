@@ -4,7 +4,7 @@
 //! of small kernel files and take microseconds; removal may take up to a second. All functions block.
 //!
 //! - [`Hierarchy`] knows where the hierarchies are mounted.
-//! - [`Reader`] reads usage and processes, changes OOM scores, limits block devices, freezes and thaws,
+//! - [`Reader`] reads usage and processes, changes OOM scores, limits block devices, freezes and thaws, kills,
 //!   removes cgroups, and recreates cgroups of others that a runtime removed.
 //! - [`Pass`] reads what is more expensive than usage, for many groups at once.
 //! - [`Moves`] keeps the kernel ready for moving a process into a cgroup.
@@ -20,6 +20,7 @@ mod freezer;
 pub mod fuzzing;
 mod group;
 mod hierarchy;
+mod kill;
 mod leaf;
 mod moves;
 pub mod net;

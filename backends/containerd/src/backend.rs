@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use switchyard_core::Result;
 use switchyard_core::backend::{
     Backend, BackendObserver, BackendStatus, CgroupDriver, CheckpointBackend, ExecBackend, ExecProcess,
     Handler, Inspection, NamedVolume, Recovered, SandboxBackend, SandboxDetails, SandboxStats, Started,
@@ -16,7 +17,6 @@ use switchyard_core::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subne
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
-use switchyard_core::{Error, Result};
 use switchyard_runtime_spec as runtime_spec;
 use tokio_util::sync::CancellationToken;
 
@@ -255,10 +255,6 @@ impl TaskBackend for Containerd {
 impl ExecBackend for Containerd {
     fn exec<'a>(&'a self, id: TaskId, spec: &'a ExecSpec) -> BoxFuture<'a, Result<ExecProcess>> {
         Box::pin(self.parts.execs.start(id, spec))
-    }
-
-    fn exec_blocked(&self, id: TaskId) -> Option<Error> {
-        self.parts.tasks.table.get(id).ok()?.exec_permits.blocked()
     }
 }
 

@@ -12,9 +12,12 @@ use switchyard_core::id::TaskId;
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::stream::{Sink, Source};
 use switchyard_core::trace;
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_runtime_spec::process::exec_process;
 use switchyard_steps::{Step, reach};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::predecessor_fifos::EXEC_DIR_PREFIX;
@@ -33,6 +36,7 @@ use crate::shims::direct::{Lifelines, ShimClient};
 use crate::task::cgroups::TaskCgroups;
 use crate::task::{ExecPermit, TaskEntry, Tasks, make_fifos};
 
+mod discard;
 pub(crate) mod predecessor;
 pub(crate) mod predecessor_fifos;
 mod process;
@@ -41,6 +45,12 @@ use process::Exec;
 
 /// The pause between two checks whether children of an exited process still write.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How many processes are started on this node at a time.
+const STARTS: usize = 16;
+
+/// How long a start may take, with its wait for a place.
+const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// The control of an exec; dropping it ends the process.
 struct Control {
@@ -62,26 +72,60 @@ pub(crate) struct Execs {
     pub(crate) predecessor_fifos: PredecessorFifos,
     pub(crate) cleanup: Arc<CleanupQueue>,
     pub(crate) tracker: TaskTracker,
+    pub(crate) places: StartPlaces,
+}
+
+/// The places for starts on this node.
+#[derive(Debug, Clone)]
+pub(crate) struct StartPlaces(Arc<Semaphore>);
+
+impl Default for StartPlaces {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(STARTS)))
+    }
 }
 
 impl Execs {
-    /// Starts an exec, once the task is not frozen. Cancel-safe: an abandoned start is completed, and its
-    /// process then ended; if the start were interrupted, the shim would block on FIFOs that nobody opens.
+    /// Starts an exec, once it has a place and the task is not frozen, within [`START_LIMIT`]. Cancel-safe: a start
+    /// that waits is withdrawn; one that was requested of the shim is completed, and its process then ended; if it were
+    /// interrupted, the shim would block on FIFOs that nobody opens.
     pub(crate) async fn start(self: &Arc<Self>, task: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
+        let deadline = Instant::now() + START_LIMIT;
+        let late = || {
+            Error::unavailable(format!(
+                "the command was not started within {START_LIMIT:?}: {STARTS} are started at a time on this node; is it overloaded, or does the runtime hang?"
+            ))
+        };
+        let entry = self.tasks.table.get(task)?;
+        let patience = self.context.settings().containerd.shim_timeout();
+        let permit = entry.exec_permits.acquire(deadline, patience).await?;
+        // Closed never.
+        let Ok(Ok(place)) = timeout_at(deadline, Arc::clone(&self.places.0).acquire_owned()).await else {
+            return Err(late());
+        };
         let starting = Arc::clone(self);
         let spec = spec.clone();
-        let permit = self
-            .tasks
-            .table
-            .get(task)?
-            .exec_permits
-            .acquire(self.context.settings().containerd.shim_timeout())
-            .await?;
-        let start = async move { starting.start_now(task, &spec, permit).await };
-        let started = self.tracker.spawn(trace::inherit(start)).await;
-        started.unwrap_or_else(|fault| {
+        let caller = CancellationToken::new();
+        let gone = caller.clone();
+        // Dropped with this future, when the caller has gone or the time is over.
+        let _present = caller.drop_guard();
+        let start = async move {
+            let started = starting.start_now(task, &spec, permit, &gone).await;
+            drop(place);
+            started
+        };
+        let started = timeout_at(deadline, self.tracker.spawn(trace::inherit(start))).await;
+        let started = started.map_err(|_| late())?.unwrap_or_else(|fault| {
             Err(Error::internal(format!("the start of an exec in task {task} was aborted"))
                 .with_source(fault))
+        });
+        // A deadline that the client sees would be one of its command, which has not begun.
+        started.map_err(|error| {
+            if error.kind() == ErrorKind::DeadlineExceeded {
+                Error::unavailable("the command was not started in time").with_source(error)
+            } else {
+                error
+            }
         })
     }
 
@@ -90,6 +134,7 @@ impl Execs {
         task: TaskId,
         spec: &ExecSpec,
         permit: ExecPermit,
+        gone: &CancellationToken,
     ) -> Result<ExecProcess> {
         let entry = self.tasks.table.get(task)?;
         if !entry.runs() {
@@ -122,7 +167,7 @@ impl Execs {
         if let Err(error) = self.task_cgroups.sync_cpuset(&entry).await {
             tracing::debug!(task.id = %task, error = error.report(), "cannot prepare the cpuset for an exec: it begins on other processors than its task");
         }
-        exec.run(spec, &process, shim, permit).await?;
+        exec.run(spec, &process, shim, permit, gone).await?;
         if let Err(error) = self.task_cgroups.join_cpuset(&entry).await {
             tracing::warn!(task.id = %task, error = error.report(), "cannot move an exec into the cpuset of its task: it runs on other processors");
         }
@@ -189,6 +234,18 @@ impl ExecControl for Control {
     }
 }
 
+/// Ends and deletes a process whose client is gone, however often that fails, unless its task has ended.
+async fn end_abandoned(exec: &Exec) {
+    let mut tries = Retries::default();
+    while let Err(error) = exec.abandon().await {
+        if !exec.is_in_running_task() {
+            tracing::debug!(task.id = exec.task, error = error.report(), "an exec has ended with its task");
+            break;
+        }
+        tries.log_and_wait(&exec.execs.health, &exec.task, "cannot end an exec", &error).await;
+    }
+}
+
 impl Drop for Control {
     fn drop(&mut self) {
         if self.exec.is_deleted() {
@@ -196,17 +253,13 @@ impl Drop for Control {
         }
         let exec = Arc::clone(&self.exec);
         self.exec.execs.tracker.spawn(async move {
-            let mut tries = Retries::default();
-            while let Err(error) = exec.abandon().await {
-                if !exec.is_in_running_task() {
-                    tracing::debug!(
-                        task.id = exec.task,
-                        error = error.report(),
-                        "an exec has ended with its task"
-                    );
-                    break;
+            if exec.has_exited() {
+                end_abandoned(&exec).await;
+            } else {
+                tokio::select! {
+                    () = exec.discard_output() => {}
+                    () = end_abandoned(&exec) => {}
                 }
-                tries.log_and_wait(&exec.execs.health, &exec.task, "cannot end an exec", &error).await;
             }
             // The task may have ended, and the process with it; the directory has to be removed all the same.
             if let Err(error) = remove_tree(&exec.dir).await {

@@ -234,10 +234,6 @@ impl TaskBackend for Fake {
 }
 
 impl ExecBackend for Fake {
-    fn exec_blocked(&self, _: TaskId) -> Option<Error> {
-        None
-    }
-
     fn exec<'a>(&'a self, id: TaskId, spec: &'a ExecSpec) -> BoxFuture<'a, Result<ExecProcess>> {
         Box::pin(async move {
             let effect = || {

@@ -68,6 +68,8 @@ pub enum Reason {
     Locked,
     /// The shim that was to be called has exited; nothing was done.
     ShimExited,
+    /// A start was refused before anything was done: it can be requested again.
+    NotBegun,
     /// A command in a task was started, and did not exit in the time that its caller allowed.
     CommandTimeout,
 }

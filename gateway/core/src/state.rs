@@ -112,6 +112,8 @@ pub enum TaskEvent {
     },
     /// The start failed.
     StartFailed(Exit),
+    /// The start was refused before anything was done.
+    StartRefused,
     /// A stop was requested.
     StopRequested,
     /// The main process has exited.
@@ -188,6 +190,7 @@ impl TaskState {
             (Self::Created, E::StartRequested) => Self::Starting,
             (Self::Starting, E::Started { pid, at }) => Self::Running { pid, started_at: at },
             (Self::Starting, E::StartFailed(exit)) => Self::Exited { started_at: None, exit },
+            (Self::Starting, E::StartRefused) => Self::Created,
             (Self::Running { pid, started_at } | Self::Stopping { pid, started_at }, E::StopRequested) => {
                 Self::Stopping { pid, started_at }
             }
@@ -275,6 +278,7 @@ impl TaskEvent {
             Self::StartRequested => "start",
             Self::Started { .. } => "have started",
             Self::StartFailed(_) => "have failed to start",
+            Self::StartRefused => "have been refused a start",
             Self::StopRequested => "stop",
             Self::Exited(_) => "have exited",
             Self::RemoveRequested => "be removed",

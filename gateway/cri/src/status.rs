@@ -22,7 +22,9 @@ const fn kubelet_word(reason: Reason) -> Option<&'static str> {
     match reason {
         Reason::ImageVolume => Some("ImageVolumeMountFailed"),
         Reason::RecursiveReadonlyMount => Some("RROUnsupported"),
-        Reason::Runtime | Reason::Locked | Reason::ShimExited | Reason::CommandTimeout => None,
+        Reason::Runtime | Reason::Locked | Reason::ShimExited | Reason::CommandTimeout | Reason::NotBegun => {
+            None
+        }
     }
 }
 

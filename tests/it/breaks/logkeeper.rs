@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::thread;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -54,7 +55,7 @@ fn hung_logkeeper_blocks_starts_and_running_containers_continue() {
     let status = refused("StartContainer", cri.start(&created), &[Code::Unavailable]);
     assert!(status.message().contains("logkeeper"), "{status}");
     let status = cri.status(&created).expect("it has a status");
-    assert_eq!((status.state(), status.reason.as_str()), (ContainerState::ContainerExited, "StartError"));
+    assert_eq!(status.state(), ContainerState::ContainerCreated, "{status:?}");
     let so_far = last_number(&node, &id);
     assert!(eventually(LIMIT, || last_number(&node, &id) > so_far + 20), "the container is held up");
     node.cri().start(&silent).expect("a container without a log needs no logkeeper");
@@ -64,9 +65,34 @@ fn hung_logkeeper_blocks_starts_and_running_containers_continue() {
     let so_far = pod.log("counting").len();
     assert_complete(&pod.wait_log("counting", |lines| lines.len() > so_far + 20));
     assert_eq!(pod.run_shell("echo more", |_| {}), "more");
+    node.cri().start(&created).expect("what was refused can be started");
     node.cri().remove(&created).expect("it can be removed");
     node.cri().remove(&silent).expect("it can be removed");
     assert!(node.leak_scan().new_since(&before).iter().all(|found| !found.contains(&created)));
+}
+
+/// As on a node under load: it answers, but late.
+#[test]
+fn start_waits_for_a_busy_logkeeper() {
+    let conf = "[containerd]\nanswer_timeout_seconds = 1\n[managed]\nhang_timeout_seconds = 0\n";
+    let node = TestNode::start_with(conf, |_| {});
+    let pod = node.pod("busy");
+    let id = pod.create(&node.container("main", &["sleep", "1000"]));
+    let frozen = SuspendedProcess::new(managed(&node, "logkeeper"));
+    let log = || fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
+    let is_late = || log().contains("the logkeeper is late for its check");
+    assert!(eventually(LIMIT, is_late), "{}", node.daemon().tail());
+    thread::scope(|scope| {
+        let start = scope.spawn(|| node.cri().start(&id));
+        let operations = || node.output(&["status", "--verbose"]);
+        assert!(eventually(LIMIT, || operations().contains("wait_for_logkeeper")), "{}", operations());
+        let status = node.cri().status(&id).expect("it has a status");
+        assert_eq!(status.state(), ContainerState::ContainerCreated, "{status:?}");
+        assert_eq!(node.daemon().get("/readyz").0, 200, "busy is not down");
+        drop(frozen);
+        start.join().expect("a call does not panic").expect("the logkeeper answers");
+    });
+    assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
 }
 
 #[test]

@@ -161,7 +161,8 @@ impl PlannedAnswer {
     /// does not answer here.
     const fn expected_code(self) -> Option<Code> {
         match (self.method.as_bytes(), self.answer) {
-            (b"Exec" | b"Start" | b"Wait", BadAnswer::Silence) => Some(Code::DeadlineExceeded),
+            (b"Exec" | b"Start", BadAnswer::Silence) => Some(Code::Unavailable),
+            (b"Wait", BadAnswer::Silence) => Some(Code::DeadlineExceeded),
             // A shim is never asked twice to start a process: it would not survive that if the first start
             // has failed.
             (

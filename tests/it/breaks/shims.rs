@@ -56,7 +56,8 @@ fn hung_shim_blocks_no_other_container_and_is_killed_when_unused() {
         std::thread::sleep(Duration::from_millis(500));
         frozen = Some(SuspendedProcess::new(shim(&node, &id)));
         // A command line that no other test uses: the test checks that it is not left running.
-        let exec = scope.spawn(|| refused("ExecSync", soon.exec(&id, &["sleep", "31416"], 1), late));
+        let not_started = &[Code::Unavailable];
+        let exec = scope.spawn(|| refused("ExecSync", soon.exec(&id, &["sleep", "31416"], 1), not_started));
         let limits =
             scope.spawn(|| refused("UpdateContainerResources", soon.update(&id, some_limits()), late));
         for _ in 0..5 {

@@ -96,10 +96,11 @@ const fn row(shard: u8, seconds: u16, what: What) -> Slow {
 /// Everything else that is slow.
 pub const SLOW: &[Slow] = &[
     // Shard 0.
-    row(0, 31, Test("hostile::watchdog::neither_a_thousand_clients_nor_a_hung_containerd_trip_the_watchdog")),
+    row(0, 15, Test("nomad::bad_input::malformed_task_fields_are_rejected_by_name_and_leave_nothing_behind")),
+    row(0, 16, Test("hostile::images::silent_blobs_leave_nothing_behind")),
+    row(0, 20, Test("hostile::watchdog::neither_a_thousand_clients_nor_a_hung_containerd_trip_the_watchdog")),
     row(0, 28, Test("nomad::go_host::go_plugin_client_runs_a_task_from_handshake_to_exit")),
     row(0, 17, Test("hostile::operators::storm_of_scrapes_leaves_pods_and_memory_alone")),
-    row(0, 15, Test("cri::streaming::exec::concurrent_execs_have_separate_output_and_leave_nothing_behind")),
     row(0, 13, Test("ledger::ports::last_bridge_port_goes_to_a_pod_or_a_task_never_both")),
     row(0, 11, Test("cri::events_and_metrics::thousand_stalled_event_clients_cost_little_and_block_nobody")),
     row(0, 11, Test("cri::recovery::kill_during_ten_runs_leaves_one_pod_each")),
@@ -114,8 +115,8 @@ pub const SLOW: &[Slow] = &[
     row(0, 21, Smoke("cri::exits::exit_has_code_and_reason")),
     row(0, 130, PowerCut),
     // Shard 1.
-    row(1, 30, Test("hostile::images::endless_or_invalid_blobs_leave_nothing_behind")),
-    row(1, 26, Test("breaks::checkpoints::hung_criu_is_killed_and_container_keeps_running")),
+    row(1, 18, Test("hostile::images::endless_or_invalid_blobs_leave_nothing_behind")),
+    row(1, 18, Test("breaks::checkpoints::hung_criu_is_killed_and_container_keeps_running")),
     row(1, 23, Test("swarm::health::service_is_healthy_over_kills_amid_its_checks_until_a_check_fails")),
     row(1, 13, Test("cri::crashes::kill_during_creates_and_starts_leaves_each_container_once")),
     row(
@@ -139,7 +140,7 @@ pub const SLOW: &[Slow] = &[
     row(1, 21, Smoke("cri::recovery::pods_and_containers_survive_daemon_kill")),
     row(1, 21, Smoke("caller_resources::cgroups::oom_kill_in_leaf_cgroup_is_reported")),
     // Shard 2.
-    row(2, 53, Test("swarm::logs::logs_of_running_rotated_and_ended_tasks_are_what_was_printed")),
+    row(2, 35, Test("swarm::logs::logs_of_running_rotated_and_ended_tasks_are_what_was_printed")),
     row(2, 25, Test("swarm::resources::pod_that_takes_everything_ends_no_task")),
     row(2, 17, Test("hostile::names::arbitrary_task_names_are_used_or_rejected_by_field")),
     row(
@@ -160,8 +161,9 @@ pub const SLOW: &[Slow] = &[
     row(2, 5, Fact("pressure", "memory_high_throttles_and_kills_nobody")),
     row(2, 1, Fact("user_namespaces", "handlers_report_and_support_their_features")),
     row(2, 21, Smoke("caller_resources::cgroups::task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged")),
-    row(2, 90, Root(Suite::Sid, RootPart::First)),
+    row(2, 80, Root(Suite::Sid, RootPart::First)),
     // Shard 3.
+    row(3, 36, Test("breaks::logkeeper::hung_logkeeper_blocks_starts_and_running_containers_continue")),
     row(
         3,
         31,
@@ -182,11 +184,12 @@ pub const SLOW: &[Slow] = &[
     row(3, 3, Fact("apparmor", "unloaded_profile_is_rejected_by_name")),
     row(3, 21, Smoke("cri::user_namespaces::user_namespace_root_is_unprivileged_on_the_host")),
     row(3, 21, Smoke("cri::devices::cdi_devices_are_injected_from_field_and_annotations")),
-    row(3, 90, Root(Suite::Trixie, RootPart::First)),
+    row(3, 80, Root(Suite::Trixie, RootPart::First)),
     row(3, 40, Documentation),
     // Shard 4.
+    row(4, 14, Test("nomad::task_lifecycle::fifty_tasks_start_concurrently")),
     row(4, 36, Test("swarm::resources::devices_are_scheduled_and_those_of_pods_are_not_offered")),
-    row(4, 31, Test("breaks::registries::unresponsive_registry_fails_the_pull_and_leaves_nothing_behind")),
+    row(4, 16, Test("breaks::registries::unresponsive_registry_fails_the_pull_and_leaves_nothing_behind")),
     row(4, 27, Test("swarm::rotation::rotation_of_the_ca_renews_the_certificate_and_ends")),
     row(4, 21, Test("hostile::trees::deep_directory_tree_is_removed_with_its_container")),
     row(4, 17, Test("hostile::trees::deep_directory_tree_is_removed_after_daemon_kill")),
@@ -228,8 +231,9 @@ pub const SLOW: &[Slow] = &[
     row(5, 8, Fact("pressure", "swap_is_limited_and_reported")),
     row(5, 21, Smoke("cri::exits::memory_limit_violation_is_reported_as_oom_killed")),
     // Shard 6.
+    row(6, 11, Test("nomad::task_lifecycle::many_waiters_get_the_exit_and_block_no_other_call")),
     row(6, 82, Test("prometheus::alerts::alerts_fire_and_clear_as_parts_of_a_node_fail_and_recover")),
-    row(6, 46, Test("swarm::scale::many_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told")),
+    row(6, 36, Test("swarm::scale::many_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told")),
     row(6, 29, Test("swarm::failover::session_moves_to_another_manager_when_the_leader_is_killed")),
     row(6, 16, Test("logs::top_shows_who_uses_most_of_two_readings")),
     row(
@@ -250,7 +254,7 @@ pub const SLOW: &[Slow] = &[
     row(6, 2, Fact("units", "units_start_and_notify_readiness")),
     row(6, 21, Smoke("cri::volumes::recursive_read_only_mount_is_applied")),
     row(6, 21, Smoke("cri::limits::limits_are_applied_and_can_be_updated")),
-    row(6, 90, Root(Suite::Sid, RootPart::Second)),
+    row(6, 80, Root(Suite::Sid, RootPart::Second)),
     // Shard 7.
     row(
         7,
@@ -280,5 +284,5 @@ pub const SLOW: &[Slow] = &[
     row(7, 1, Fact("units", "socket_is_accessible_to_root_only")),
     row(7, 21, Smoke("nomad::crashes::task_survives_daemon_kills_and_waiters_get_its_exit")),
     row(7, 21, Smoke("cri::network::host_port_reaches_the_pod_until_it_is_stopped")),
-    row(7, 90, Root(Suite::Trixie, RootPart::Second)),
+    row(7, 80, Root(Suite::Trixie, RootPart::Second)),
 ];

@@ -26,11 +26,11 @@ use crate::cgroups::busy::BusyCgroups;
 use crate::cleanup::CleanupQueue;
 use crate::client::Client;
 use crate::client::features::ContainerdFeatures;
-use crate::client::health::Health;
+use crate::client::health::{Health, LOGKEEPER_SILENCE};
 use crate::client::lifeline::SharedSocket;
 use crate::context::Context;
-use crate::exec::Execs;
 use crate::exec::predecessor_fifos::PredecessorFifos;
+use crate::exec::{Execs, StartPlaces};
 use crate::image::ContainerdImageStore;
 use crate::image::layer_sync::LayerSync;
 use crate::image::layer_usage::LayerUsageCache;
@@ -145,7 +145,10 @@ impl Parts {
         let handles = Handles {
             trees: Arc::new(Trees::new(context.layout.state(), context.layout.run())),
             tables: Arc::new(Tables { sandboxes: Arc::default(), tasks: Arc::default() }),
-            logkeeper: Arc::new(logkeeper::Client::new(&context.settings().logkeeper)),
+            logkeeper: Arc::new(logkeeper::Client::with_limit(
+                &context.settings().logkeeper,
+                LOGKEEPER_SILENCE,
+            )),
             context,
             client,
             health,
@@ -449,6 +452,7 @@ impl Handles {
             cgroups: Arc::clone(&lower.cgroups),
             shims: Arc::clone(&lower.shims),
             lifelines: Lifelines::new(&self.context.settings().logkeeper, self.tracker.clone()),
+            places: StartPlaces::default(),
             predecessor_fifos: PredecessorFifos::open(&self.context.layout.all_task_run()),
             cleanup: Arc::clone(&self.cleanup),
             tracker: self.tracker.clone(),

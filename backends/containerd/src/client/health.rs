@@ -11,6 +11,7 @@ use containerd_client::services::v1 as api;
 use switchyard_core::backend::Condition;
 use switchyard_core::{Error, ErrorKind, Result};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status};
 
@@ -25,6 +26,9 @@ const RECONNECT_INTERVAL: Duration = Duration::from_millis(50);
 /// The interval between two checks while the logkeeper does not answer.
 const LOGKEEPER_RECONNECT_INTERVAL: Duration = Duration::from_millis(250);
 
+/// How long a logkeeper may be silent. One that is silent for less is busy, as on a node under load: what waits for it goes on waiting.
+pub(crate) const LOGKEEPER_SILENCE: Duration = Duration::from_secs(30);
+
 /// Into how many parts the time for an answer is divided. A pause of this daemon or of the node costs one of them: what
 /// was answered meanwhile is read in the next.
 const LOOKS: u32 = 5;
@@ -37,12 +41,22 @@ struct Check {
     is_late: bool,
 }
 
+/// What is known of the logkeeper.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum LogkeeperContact {
+    /// It answers, or was not checked yet.
+    Up,
+    /// It is late for its checks.
+    Busy,
+    /// It is gone, or was silent for [`LOGKEEPER_SILENCE`].
+    Down { reason: String },
+}
+
 /// The latest results of the health checks. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Health {
     contact: watch::Sender<Contact>,
-    /// Why the logkeeper does not answer; `None` if it does, or has not been checked yet.
-    logkeeper_error: watch::Sender<Option<String>>,
+    logkeeper: watch::Sender<LogkeeperContact>,
     /// How long each service may take to answer.
     answer_timeout: Duration,
     /// Notified to check containerd at once, when a failed call puts the latest result in doubt.
@@ -55,7 +69,7 @@ impl Health {
         let reason = "containerd has not been checked yet".to_owned();
         Self {
             contact: watch::Sender::new(Contact::Down { reason }),
-            logkeeper_error: watch::Sender::new(None),
+            logkeeper: watch::Sender::new(LogkeeperContact::Up),
             answer_timeout,
             recheck: Arc::default(),
         }
@@ -66,15 +80,23 @@ impl Health {
         self.contact.subscribe()
     }
 
-    /// Whether the logkeeper answers, by its latest check.
+    /// Whether the logkeeper is there, by its latest check; it may be busy.
     ///
     /// # Errors
     /// `Unavailable` with the reason.
     pub(crate) fn check_logkeeper(&self) -> Result<()> {
-        match &*self.logkeeper_error.borrow() {
-            None => Ok(()),
-            Some(reason) => Err(Error::unavailable(format!("logkeeper: {reason}"))),
-        }
+        self.logkeeper.borrow().error().map_or(Ok(()), Err)
+    }
+
+    /// Waits until the logkeeper is not busy, which it is for [`LOGKEEPER_SILENCE`] at most. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason if it is down.
+    pub(crate) async fn wait_logkeeper(&self) -> Result<()> {
+        let mut view = self.logkeeper.subscribe();
+        // Fails only when the sender is dropped, which `self` holds.
+        let _ = view.wait_for(|contact| *contact != LogkeeperContact::Busy).await;
+        self.check_logkeeper()
     }
 
     /// Whether containerd answers, by its latest check.
@@ -95,10 +117,10 @@ impl Health {
     /// The results as a condition of the backend.
     pub(crate) fn condition(&self) -> Condition {
         match self.current() {
-            Contact::Up { .. } => match &*self.logkeeper_error.borrow() {
-                None => Condition::True,
+            Contact::Up { .. } => match &*self.logkeeper.borrow() {
+                LogkeeperContact::Up | LogkeeperContact::Busy => Condition::True,
                 // Without the logkeeper no task with a log can be started.
-                Some(reason) => Condition::False {
+                LogkeeperContact::Down { reason } => Condition::False {
                     reason: "LogkeeperUnavailable".to_owned(),
                     message: format!("logkeeper: {reason}"),
                 },
@@ -180,23 +202,59 @@ impl Health {
     /// Checks the logkeeper at this socket periodically until `stop`.
     pub(crate) async fn watch_logkeeper(self, socket: PathBuf, stop: CancellationToken) {
         let client = switchyard_logkeeper::Client::with_limit(socket, self.answer_timeout);
+        let mut answered = Instant::now();
         loop {
-            let fault = client.hello().await.err().map(|fault| report(&fault));
-            let pause = if fault.is_none() { CHECK_INTERVAL } else { LOGKEEPER_RECONNECT_INTERVAL };
-            self.logkeeper_error.send_if_modified(|known| {
-                let changed = *known != fault;
-                match (&fault, known.is_some()) {
-                    (Some(reason), false) => tracing::warn!(reason, "the logkeeper does not answer"),
-                    (None, true) => tracing::info!("the logkeeper answers again"),
-                    (Some(_), true) | (None, false) => {}
-                }
-                *known = fault;
+            let answer = client.hello().await;
+            if answer.is_ok() {
+                answered = Instant::now();
+            }
+            let contact = LogkeeperContact::of(answer.err().as_ref(), answered.elapsed());
+            let pause =
+                if contact == LogkeeperContact::Up { CHECK_INTERVAL } else { LOGKEEPER_RECONNECT_INTERVAL };
+            self.logkeeper.send_if_modified(|known| {
+                let changed = *known != contact;
+                contact.log_after(known);
+                *known = contact;
                 changed
             });
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = stop.cancelled() => return,
             }
+        }
+    }
+}
+
+// === impl LogkeeperContact ===
+
+impl LogkeeperContact {
+    /// What a check says that has ended so, `silence` after the latest answer. Pure.
+    fn of(fault: Option<&switchyard_logkeeper::Error>, silence: Duration) -> Self {
+        match fault {
+            None => Self::Up,
+            Some(switchyard_logkeeper::Error::Deadline { .. }) if silence < LOGKEEPER_SILENCE => Self::Busy,
+            Some(fault) => Self::Down { reason: report(fault) },
+        }
+    }
+
+    fn error(&self) -> Option<Error> {
+        match self {
+            Self::Up | Self::Busy => None,
+            Self::Down { reason } => Some(Error::unavailable(format!("logkeeper: {reason}"))),
+        }
+    }
+
+    /// Logs a change from what was known.
+    fn log_after(&self, known: &Self) {
+        match (self, known) {
+            (Self::Up, Self::Busy | Self::Down { .. }) => tracing::info!("the logkeeper answers again"),
+            (Self::Busy, Self::Up) => {
+                tracing::warn!("the logkeeper is late for its check: starts wait for it");
+            }
+            (Self::Down { reason }, Self::Up | Self::Busy) => {
+                tracing::warn!(reason, "the logkeeper does not answer");
+            }
+            (Self::Up, Self::Up) | (Self::Busy, _) | (Self::Down { .. }, Self::Down { .. }) => {}
         }
     }
 }
@@ -262,7 +320,7 @@ async fn ask<T>(
 mod tests {
     use futures::poll;
     use tokio::sync::oneshot;
-    use tokio::time::{Instant, advance};
+    use tokio::time::advance;
 
     use super::*;
 
@@ -279,6 +337,21 @@ mod tests {
         assert!(poll!(&mut asked).is_pending());
         answer.send(Response::new(7)).unwrap();
         assert_eq!(asked.await.unwrap(), 7);
+    }
+
+    #[test]
+    fn silent_logkeeper_is_busy_at_first_and_one_that_is_gone_is_down() {
+        let late = switchyard_logkeeper::Error::Deadline { op: "hello", limit: LIMIT };
+        let gone = switchyard_logkeeper::Error::Unavailable {
+            socket: "/run/x".into(),
+            source: std::io::ErrorKind::ConnectionRefused.into(),
+        };
+        let of = |fault, silence| LogkeeperContact::of(fault, Duration::from_secs(silence));
+        assert_eq!(of(None, 100), LogkeeperContact::Up);
+        assert_eq!(of(Some(&late), 29), LogkeeperContact::Busy);
+        for (fault, silence) in [(&late, 30), (&gone, 0)] {
+            assert!(matches!(of(Some(fault), silence), LogkeeperContact::Down { .. }), "{fault} {silence}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,6 +24,7 @@ use switchyard_steps::{Step, reach};
 use tokio::net::unix::pipe;
 use tokio::sync::{OnceCell, oneshot};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Response, Status};
 
 use crate::base::error::from_status;
@@ -90,6 +91,11 @@ impl Exec {
         }
     }
 
+    /// Whether its exit is known.
+    pub(super) fn has_exited(&self) -> bool {
+        self.exit.initialized()
+    }
+
     pub(super) fn is_deleted(&self) -> bool {
         self.deleted.initialized()
     }
@@ -116,6 +122,7 @@ impl Exec {
         process: &serde_json::Value,
         mut shim: Option<ShimClient>,
         permit: ExecPermit,
+        gone: &CancellationToken,
     ) -> Result<()> {
         let path = |name: &str| self.dir.join(name).display().to_string();
         let request = task::ExecProcessRequest {
@@ -135,6 +142,10 @@ impl Exec {
         let (created, socket_guard) = tokio::join!(created, share);
         created.map_err(|error| self.not_running(error))?;
         reach(Step::ExecCreated);
+        if gone.is_cancelled() {
+            // A start cannot be withdrawn once the shim has been asked.
+            return Err(Error::unavailable("nobody waits for the command any more"));
+        }
         let started = execs.shims.call_with_shim_timeout(
             &self.task,
             &what,
@@ -410,7 +421,7 @@ impl Exec {
 
     /// Ends and deletes a process whose client is gone.
     pub(super) async fn abandon(&self) -> Result<()> {
-        if self.exit.initialized() {
+        if self.has_exited() {
             return self.delete().await;
         }
         // The waiting caller is gone, perhaps because the shim does not answer on this connection: containerd

@@ -53,6 +53,13 @@ impl TaskCgroups {
         blocking(move || cgroups.is_frozen(&group).map_err(Error::from)).await
     }
 
+    /// Kills all processes in the cgroup of the task.
+    pub(crate) async fn kill(&self, entry: &TaskEntry) -> Result<()> {
+        let Some(group) = entry.record().group() else { return Ok(()) };
+        let cgroups = Arc::clone(&self.reader);
+        blocking(move || cgroups.kill(&group).map_err(Error::from)).await
+    }
+
     /// Freezes or thaws the cgroup of the task.
     pub(crate) async fn set_frozen(&self, entry: &TaskEntry, frozen: bool) -> Result<()> {
         let Some(group) = entry.record().group() else { return Ok(()) };

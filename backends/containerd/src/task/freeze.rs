@@ -6,6 +6,9 @@
 //! (containerd 1.6.20 requests the pid of the new process under that lock). Then nobody can have the shim
 //! resume the task. So a checkpoint waits until the processes that are being started exist, and later starts
 //! wait for the checkpoint, in the order of the calls.
+//!
+//! Few processes are started in a task at a time: a shim takes starts one after the other, so that more of them would only wait there,
+//! where they cannot be withdrawn when their callers give up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +22,24 @@ use tokio::time::{Instant, timeout, timeout_at};
 /// More processes than are ever started at the same time in one task.
 const MAX_EXEC_PERMITS: u32 = 1 << 20;
 
+/// How many processes are started in one task at a time.
+const STARTS: usize = 4;
+
 /// The permits of one task: starting a process in it takes one, and freezing it takes all of them.
 #[derive(Debug)]
 pub(crate) struct ExecPermits {
     task: TaskId,
+    /// The places for starts.
+    places: Arc<Semaphore>,
     free: Arc<Semaphore>,
     /// All permits, while the task is frozen for a checkpoint.
     frozen: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
-/// While this is held, the task is not frozen.
+/// A place for a start. While this is held, the task is not frozen.
 #[derive(Debug)]
 pub(crate) struct ExecPermit {
+    _place: OwnedSemaphorePermit,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -38,26 +47,37 @@ pub(crate) struct ExecPermit {
 
 impl ExecPermits {
     pub(super) fn new(task: TaskId) -> Self {
+        let places = Arc::new(Semaphore::new(STARTS));
         let free = Arc::new(Semaphore::new(MAX_EXEC_PERMITS as usize));
-        Self { task, free, frozen: Mutex::default() }
+        Self { task, places, free, frozen: Mutex::default() }
     }
 
-    /// Waits until the task is not frozen for a checkpoint; it is not frozen while the permit is held.
-    /// Cancel-safe.
+    /// Waits for a place, and then until the task is not frozen for a checkpoint; it is not frozen while the permit
+    /// is held. Cancel-safe.
     ///
     /// # Errors
-    /// `Unavailable` if the task is still frozen after `limit`.
-    pub(crate) async fn acquire(&self, limit: Duration) -> Result<ExecPermit> {
-        match timeout(limit, Arc::clone(&self.free).acquire_owned()).await {
-            Ok(Ok(permit)) => Ok(ExecPermit { _permit: permit }),
-            // The semaphore is never closed.
+    /// `Unavailable` if there is no place at `deadline`, or the task is still frozen `patience` after there was one.
+    pub(crate) async fn acquire(&self, deadline: Instant, patience: Duration) -> Result<ExecPermit> {
+        // The semaphores are never closed.
+        let Ok(Ok(place)) = timeout_at(deadline, Arc::clone(&self.places).acquire_owned()).await else {
+            return Err(self.blocked());
+        };
+        match timeout(patience, Arc::clone(&self.free).acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(ExecPermit { _place: place, _permit: permit }),
             Ok(Err(_)) | Err(_) => Err(self.frozen_error()),
         }
     }
 
-    /// Why no process can be started in the task now; `None` if one can.
-    pub(crate) fn blocked(&self) -> Option<Error> {
-        (self.free.available_permits() == 0).then(|| self.frozen_error())
+    /// Why a start has not got its place.
+    pub(crate) fn blocked(&self) -> Error {
+        if self.free.available_permits() == 0 {
+            return self.frozen_error();
+        }
+        let starting = STARTS - self.places.available_permits();
+        Error::unavailable(format!(
+            "the command was not started in time: {starting} others are being started in task {}, and at most {STARTS} are at a time; does its shim hang?",
+            self.task
+        ))
     }
 
     fn frozen_error(&self) -> Error {

@@ -15,9 +15,9 @@
 use std::time::Duration;
 
 use containerd_client::services::v1 as api;
-use switchyard_core::Result;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::Signal;
+use switchyard_core::{ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::process::Sent;
@@ -55,11 +55,24 @@ impl Tasks {
             all,
         };
         let what = format!("signal task {id}");
-        ignore_not_found(
-            self.shims
-                .call_with_shim_timeout(&id.to_string(), &what, self.client.tasks().kill(request))
-                .await,
-        )
+        let asked = self
+            .shims
+            .call_with_shim_timeout(&id.to_string(), &what, self.client.tasks().kill(request))
+            .await;
+        match ignore_not_found(asked) {
+            Err(error) if all && error.kind() == ErrorKind::DeadlineExceeded => {
+                tracing::warn!(task.id = %id, error = error.report(), "a shim does not deliver a SIGKILL: its task is killed without it");
+                self.kill_without_shim(&entry).await
+            }
+            asked => asked,
+        }
+    }
+
+    /// Kills the main process of a task and all others in its cgroup, which a shim that hangs does not do.
+    async fn kill_without_shim(&self, entry: &TaskEntry) -> Result<()> {
+        // Without a handle of the main process its cgroup has it all the same.
+        let _ = entry.signal_process(Signal::KILL);
+        self.task_cgroups.kill(entry).await
     }
 }
 

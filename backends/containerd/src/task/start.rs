@@ -46,6 +46,11 @@ impl Tasks {
     pub(crate) async fn start_task(&self, id: TaskId) -> Result<Started> {
         let entry = self.table.get(id)?;
         let guard = plain_step("wait_for_process_lock", entry.lock_process()).await;
+        // Nothing has been done yet: a task whose start is refused here can be started later.
+        if entry.uses_logkeeper() {
+            let ready = plain_step("wait_for_logkeeper", self.exits.health.wait_logkeeper()).await;
+            ready.map_err(|error| error.with_reason(Reason::NotBegun))?;
+        }
         match self.launch(&entry).await {
             Ok(started) => Ok(started),
             Err(error) => {
@@ -66,7 +71,6 @@ impl Tasks {
     }
 
     async fn launch(&self, entry: &TaskEntry) -> Result<Started> {
-        self.exits.logkeeper_up_for(entry)?;
         self.check_target(entry)?;
         entry.apply(LifecycleEvent::Launched);
         let expected_move = self.cgroups.expect_move();

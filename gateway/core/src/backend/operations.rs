@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use futures::future::BoxFuture;
 
 use super::{ExecProcess, Inspection, NamedVolume, SandboxDetails, SandboxStats, Started, TaskDetails};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate};
 use crate::state::Exit;
@@ -122,7 +122,8 @@ pub trait TaskBackend: Send + Sync {
     ///
     /// # Errors
     /// The task has not run and will not run; the failure is recorded, so that `recover` returns the task as
-    /// [`TaskState::Exited`](crate::state::TaskState::Exited).
+    /// [`TaskState::Exited`](crate::state::TaskState::Exited). With [`Reason::NotBegun`](crate::error::Reason::NotBegun)
+    /// nothing was done, and the task can be started later.
     fn start_task(&self, id: TaskId) -> BoxFuture<'_, Result<Started>>;
 
     /// Sends a signal to the main process; [`Signal::KILL`] goes to all processes of the task. Succeeds if
@@ -187,15 +188,13 @@ pub trait TaskBackend: Send + Sync {
 
 /// Further processes in running tasks.
 pub trait ExecBackend: Send + Sync {
-    /// Starts a further process in a running task. Waits for a limited time if the task is frozen.
+    /// Starts a further process in a running task. Waits for a limited time if the task is frozen, or many others are
+    /// being started.
     ///
     /// # Errors
     /// `FailedPrecondition` if the task does not run; `InvalidArgument` if the command cannot be run;
-    /// `Unavailable` if the task stays frozen for too long. Nothing is left behind.
+    /// `Unavailable` if the task stays frozen for too long, or the process was not started in time. Nothing is left behind.
     fn exec<'a>(&'a self, id: TaskId, spec: &'a ExecSpec) -> BoxFuture<'a, Result<ExecProcess>>;
-
-    /// The reason why no process can be started in a task now, if the task is frozen; else `None`.
-    fn exec_blocked(&self, id: TaskId) -> Option<Error>;
 }
 
 /// Checkpoints of running tasks.

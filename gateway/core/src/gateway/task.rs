@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::lease::BoundClaims;
 use super::{Gateway, NewTask, Op, Scope, Shared, ignore_not_found};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Reason, Result};
 use crate::id::{SandboxId, TaskId};
 use crate::operation::{Caller, OperationKind, Subject, step};
 use crate::singleflight::Decision;
@@ -370,8 +370,12 @@ async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
             Ok(())
         }
         Err(error) => {
-            let exit = Exit::start_failed(SystemTime::now(), error.report());
-            gateway.apply_task(id, TaskEvent::StartFailed(exit))?;
+            let event = if error.reason() == Some(Reason::NotBegun) {
+                TaskEvent::StartRefused
+            } else {
+                TaskEvent::StartFailed(Exit::start_failed(SystemTime::now(), error.report()))
+            };
+            gateway.apply_task(id, event)?;
             Err(error.context(format!("start task {id}")))
         }
     }

@@ -12,11 +12,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use switchyard_logkeeper::{Error, Lifeline};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
-/// How many sockets are shared at once; calls beyond that go through containerd.
-const MAX_HELD: usize = 16;
 /// How many connections to the logkeeper are kept for the next call.
 const MAX_IDLE: usize = 4;
 /// How long the logkeeper may take to accept a socket. If it is slower, calling containerd instead is faster.
@@ -27,7 +24,6 @@ const HANDOVER_TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) struct Lifelines {
     keeper: PathBuf,
     idle: Mutex<Vec<Lifeline>>,
-    permits: Arc<Semaphore>,
     tracker: TaskTracker,
 }
 
@@ -36,7 +32,7 @@ pub(crate) struct Lifelines {
 pub(crate) struct SocketGuard {
     lifelines: Arc<Lifelines>,
     /// `None` once dropped.
-    lifeline: Option<(Lifeline, OwnedSemaphorePermit)>,
+    lifeline: Option<Lifeline>,
 }
 
 // === impl Lifelines ===
@@ -44,22 +40,14 @@ pub(crate) struct SocketGuard {
 impl Lifelines {
     /// Without connections yet; `tracker` owns the background tasks.
     pub(crate) fn new(keeper: &Path, tracker: TaskTracker) -> Arc<Self> {
-        Arc::new(Self {
-            keeper: keeper.to_owned(),
-            idle: Mutex::default(),
-            permits: Arc::new(Semaphore::new(MAX_HELD)),
-            tracker,
-        })
+        Arc::new(Self { keeper: keeper.to_owned(), idle: Mutex::default(), tracker })
     }
 
-    /// Has the logkeeper hold a socket. `None` if too many are shared, or the logkeeper fails or is slow.
-    /// Cancel-safe.
+    /// Has the logkeeper hold a socket. `None` if the logkeeper fails or is slow. Whoever starts processes bounds
+    /// how many are held. Cancel-safe.
     pub(crate) async fn share_socket(self: &Arc<Self>, socket: OwnedFd) -> Option<SocketGuard> {
-        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
         match tokio::time::timeout(HANDOVER_TIMEOUT, self.hand_over(&socket)).await {
-            Ok(Ok(lifeline)) => {
-                Some(SocketGuard { lifelines: Arc::clone(self), lifeline: Some((lifeline, permit)) })
-            }
+            Ok(Ok(lifeline)) => Some(SocketGuard { lifelines: Arc::clone(self), lifeline: Some(lifeline) }),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "the logkeeper does not hold a shim's socket");
                 None
@@ -101,7 +89,7 @@ impl Lifelines {
 impl Drop for SocketGuard {
     /// Has the logkeeper release the socket, in the background.
     fn drop(&mut self) {
-        let Some((mut lifeline, permit)) = self.lifeline.take() else { return };
+        let Some(mut lifeline) = self.lifeline.take() else { return };
         let lifelines = Arc::clone(&self.lifelines);
         self.lifelines.tracker.spawn(async move {
             match lifeline.release().await {
@@ -111,7 +99,6 @@ impl Drop for SocketGuard {
                     tracing::debug!(%error, "the logkeeper cannot be told to release a shim's socket")
                 }
             }
-            drop(permit);
         });
     }
 }

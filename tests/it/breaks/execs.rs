@@ -1,0 +1,108 @@
+//! Many commands at once, whose callers give up before, during or after their start: the pod stays usable. And what the time limit of a
+//! command counts.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::thread;
+use std::time::Duration;
+
+use switchyard_proto::cri::v1::NamespaceMode;
+use switchyard_tests::cri::{context, namespaces};
+use switchyard_tests::host::{eventually, processes};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::prereq;
+use switchyard_tests::root::PrivateRoot;
+
+use super::{LIMIT, SuspendedProcess, assert_no_leaks_since, retry, shim};
+
+/// How long the runtime takes for a command here.
+const SLOW_START: &str = "1.5";
+
+/// The configuration with a runtime that takes its time before it begins a command, and is runc otherwise.
+fn slow_to_exec(root: &PrivateRoot) -> String {
+    let runc = prereq::require("runc", "runc");
+    let program = root.path().join("runc-slow-to-exec");
+    let script = format!(
+        "#!/bin/sh\ncase \" $* \" in *' exec '*) sleep {SLOW_START} ;; esac\nexec {} \"$@\"\n",
+        runc.display()
+    );
+    fs::write(&program, script).expect("the root can be written");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    format!("[containerd.runtimes.runc]\nbinary = {program:?}\n")
+}
+
+/// So many commands at once, of which each caller gives up after its own time: from before the start on.
+fn abandon(node: &TestNode, container: &str, count: u32) {
+    thread::scope(|scope| {
+        for number in 0..count {
+            let patience = Duration::from_millis(u64::from(5 + number * 1_500 / count));
+            let cri = node.cri().with_timeout(patience);
+            // Whether it is answered is a matter of the machine.
+            scope.spawn(move || drop(cri.exec(container, &["echo", "hi"], 0)));
+        }
+    });
+}
+
+#[test]
+fn commands_whose_callers_give_up_wedge_no_pod() {
+    let node = TestNode::start();
+    let before = node.leak_scan();
+    for count in [40, 80, 200] {
+        let pod = node.pod("storm");
+        let id = pod.start_shell("main", "exec sleep 1000");
+        abandon(&node, &id, count);
+        let answers = || node.cri().exec(&id, &["true"], 10).is_ok_and(|answer| answer.exit_code == 0);
+        assert!(eventually(LIMIT, answers), "after {count}: {}", node.daemon().tail());
+        node.cri().stop_pod(pod.id()).expect("its shim answers");
+        drop(pod);
+    }
+    assert_no_leaks_since(&node, &before);
+}
+
+#[test]
+fn commands_at_once_are_all_answered() {
+    let node = TestNode::shared();
+    let pod = node.pod("probes");
+    let id = pod.start_shell("main", "exec sleep 1000");
+    thread::scope(|scope| {
+        let asked: Vec<_> =
+            (0..80).map(|_| scope.spawn(|| node.cri().exec(&id, &["echo", "hi"], 10))).collect();
+        for call in asked {
+            let answer = call.join().expect("a call does not panic").expect("it has a place in time");
+            assert_eq!((answer.exit_code, answer.stdout.as_slice()), (0, &b"hi\n"[..]));
+        }
+    });
+}
+
+/// As a runtime on a busy node, which takes longer for the start than the command may last.
+#[test]
+fn time_of_a_command_counts_from_its_start() {
+    let node = TestNode::start_configured(slow_to_exec);
+    let pod = node.pod("slow");
+    let id = pod.start_shell("main", "exec sleep 1000");
+    let answer = node.cri().exec(&id, &["echo", "hi"], 1).expect("the command itself takes no time");
+    assert_eq!((answer.exit_code, answer.stdout.as_slice()), (0, &b"hi\n"[..]));
+    let late = node.cri().exec(&id, &["sleep", "1000"], 1).expect_err("it lasts longer than it may");
+    assert_eq!(late.code(), tonic::Code::DeadlineExceeded, "{late}");
+}
+
+/// In a pod whose containers share its process namespace a shim kills all processes of a container: this one does not.
+#[test]
+fn processes_of_a_shared_namespace_are_killed_although_their_shim_hangs() {
+    let node = TestNode::start_configured(|_| "[containerd]\nshim_timeout_seconds = 2\n".to_owned());
+    let pod = node.pod_with("hung", |config| namespaces(config).set_pid(NamespaceMode::Pod));
+    let script = "sleep 31417 & exec sleep 31418";
+    let id = pod.start_shell_with("main", script, |config| {
+        context(config).namespace_options.get_or_insert_default().set_pid(NamespaceMode::Pod);
+    });
+    let running = |command: &str| processes::running(node.root().path(), command).is_some();
+    assert!(eventually(LIMIT, || running("sleep 31417") && running("sleep 31418")));
+    let suspended = SuspendedProcess::new(shim(&node, pod.id()));
+    // The exit is reported by nobody yet.
+    let _ = node.cri().stop(&id, 0);
+    let killed = eventually(LIMIT, || !running("sleep 31417") && !running("sleep 31418"));
+    assert!(killed, "{}", node.daemon().tail());
+    drop(suspended);
+    retry("StopContainer", || node.cri().stop(&id, 0));
+    retry("StopPodSandbox", || node.cri().stop_pod(pod.id()));
+}
