@@ -20,16 +20,16 @@ use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::Ns;
 
-use crate::base::reserved::is_reserved;
-
 mod cgroups;
 mod claims;
+mod labels;
 mod quota;
 mod resources;
 mod staged;
 
 pub(crate) use cgroups::{CpusetRecord, LeafRecord};
 pub(crate) use claims::{ComputeRecord, HostPortsRecord, LeaseRecord};
+pub(crate) use labels::labels;
 pub(crate) use quota::{LimitRecord, QuotaRecord};
 pub(crate) use resources::{ResourcesRecord, ThrottleRecord};
 pub(crate) use staged::{StagedRecord, view_labels};
@@ -459,24 +459,6 @@ impl ExitRecord {
 /// The owner of an object, from its labels.
 pub(crate) fn owner_of(labels: &std::collections::HashMap<String, String>) -> Option<Owner> {
     labels.get(OWNER).and_then(|word| Owner::parse(word))
-}
-
-/// The labels of a new object: ours, and those that the client asked for, which cAdvisor and operators use.
-/// Labels of the client that are reserved, or longer than containerd accepts, are in the record only.
-pub(crate) fn labels(meta: &Meta, kind: &str, instance: &str) -> std::collections::HashMap<String, String> {
-    /// containerd's limit on a label in bytes, key and value together.
-    const LIMIT: usize = 4096;
-    let mut labels: std::collections::HashMap<String, String> = meta
-        .labels
-        .iter()
-        .filter(|(key, value)| key.len() + value.len() <= LIMIT && !key.is_empty() && !is_reserved(key))
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect();
-    labels.insert(OWNER.to_owned(), meta.owner.as_str().to_owned());
-    labels.insert(INSTANCE.to_owned(), instance.to_owned());
-    labels.insert(KIND.to_owned(), kind.to_owned());
-    labels.insert(CADVISOR_KIND.to_owned(), if kind == "task" { "container" } else { kind }.to_owned());
-    labels
 }
 
 #[cfg(test)]

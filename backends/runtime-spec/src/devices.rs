@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use indexmap::IndexMap;
 use switchyard_core::spec::{DeviceNode, TaskSpec};
 use switchyard_core::{Error, Result};
 
@@ -52,7 +53,8 @@ pub fn default_rules() -> Vec<DeviceRule> {
 /// `InvalidArgument`, naming `devices`, for invalid permissions, or a host path that does not exist or is not
 /// a device.
 pub fn of_task(task: &TaskSpec, fs: &dyn HostFs) -> Result<Devices> {
-    let mut devices = Devices { nodes: Vec::new(), rules: default_rules() };
+    let mut nodes = Nodes::new();
+    let mut rules = default_rules();
     if task.security.privileged {
         let all = fs.all_devices().map_err(|error| {
             Error::internal("the devices of the host cannot be listed").with_source(error)
@@ -61,19 +63,22 @@ pub fn of_task(task: &TaskSpec, fs: &dyn HostFs) -> Result<Devices> {
             // A name that JSON cannot express is left out: no client could request the device through this
             // API either.
             if let Some(path) = path.to_str() {
-                insert_node(&mut devices.nodes, node(path.to_owned(), &info));
+                nodes.insert(path.to_owned(), node(path.to_owned(), &info));
             }
         }
-        devices.rules =
+        rules =
             vec![DeviceRule { allow: true, kind: None, major: None, minor: None, access: "rwm".to_owned() }];
     }
     for asked in &task.devices {
-        add(&mut devices, asked, fs)?;
+        add(&mut nodes, &mut rules, asked, fs)?;
     }
-    Ok(devices)
+    Ok(Devices { nodes: nodes.into_values().collect(), rules })
 }
 
-fn add(devices: &mut Devices, asked: &DeviceNode, fs: &dyn HostFs) -> Result<()> {
+/// The nodes by their paths: a later one replaces an earlier one in its place.
+type Nodes = IndexMap<String, LinuxDevice>;
+
+fn add(nodes: &mut Nodes, rules: &mut Vec<DeviceRule>, asked: &DeviceNode, fs: &dyn HostFs) -> Result<()> {
     let DeviceNode { host_path, container_path, permissions } = asked;
     let access = checked_permissions(permissions)?;
     let host = text::absolute("devices", host_path)?;
@@ -97,24 +102,16 @@ fn add(devices: &mut Devices, asked: &DeviceNode, fs: &dyn HostFs) -> Result<()>
     };
     for (path, info) in found {
         let node = node(path, &info);
-        devices.rules.push(DeviceRule {
+        rules.push(DeviceRule {
             allow: true,
             kind: Some(node.kind.clone()),
             major: Some(node.major),
             minor: Some(node.minor),
             access: access.clone(),
         });
-        insert_node(&mut devices.nodes, node);
+        nodes.insert(node.path.clone(), node);
     }
     Ok(())
-}
-
-/// Adds a node, or replaces the one with the same path.
-fn insert_node(nodes: &mut Vec<LinuxDevice>, node: LinuxDevice) {
-    match nodes.iter_mut().find(|other| other.path == node.path) {
-        Some(other) => *other = node,
-        None => nodes.push(node),
-    }
 }
 
 fn node(path: String, info: &DeviceInfo) -> LinuxDevice {

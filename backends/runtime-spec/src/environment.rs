@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use indexmap::IndexMap;
 use switchyard_core::spec::{EnvVar, PidMode, TaskSpec};
 use switchyard_core::{Error, Result};
 
@@ -12,13 +13,16 @@ use crate::text;
 /// The `PATH` of a task whose image and request have none.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// How much of a line a warning shows, in characters.
+const SHOWN: usize = 80;
+
 /// The path inside of the init process of a task that requests one; it is not among the image's own files.
 pub const INIT_PATH: &str = "/dev/init";
 
 /// An environment in which a later assignment replaces an earlier one in its place.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Environment {
-    entries: Vec<(String, String)>,
+    entries: IndexMap<String, String>,
 }
 
 impl Environment {
@@ -34,9 +38,9 @@ impl Environment {
 
     /// Assigns `value` to `name`.
     pub fn set(&mut self, name: &str, value: &str) {
-        match self.entries.iter_mut().find(|(known, _)| known == name) {
-            Some((_, old)) => value.clone_into(old),
-            None => self.entries.push((name.to_owned(), value.to_owned())),
+        match self.entries.get_mut(name) {
+            Some(old) => value.clone_into(old),
+            None => drop(self.entries.insert(name.to_owned(), value.to_owned())),
         }
     }
 
@@ -50,7 +54,7 @@ impl Environment {
     /// The value of `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.entries.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.entries.get(name).map(String::as_str)
     }
 
     /// Assigns the variables of a request, in its order.
@@ -87,7 +91,7 @@ impl Environment {
         let set: HashSet<&str> = set.iter().map(|var| var.name.as_str()).collect();
         let unset: HashSet<&str> =
             names.iter().map(String::as_str).filter(|name| !set.contains(name)).collect();
-        self.entries.retain(|(name, _)| !unset.contains(name.as_str()));
+        self.entries.retain(|name, _| !unset.contains(name.as_str()));
     }
 
     /// The lines of a spec.
@@ -109,13 +113,20 @@ pub fn of_task(
     warnings: &mut Vec<String>,
 ) -> Result<Environment> {
     let mut environment = Environment::default();
+    let mut left_out = Vec::new();
     for line in &image.env {
         match line.split_once('=') {
             Some((name, value)) if !name.is_empty() && !line.contains('\0') => environment.set(name, value),
-            Some(_) | None => {
-                warnings.push(format!("{line:?} in the image's environment is no assignment and left out"))
-            }
+            Some(_) | None => left_out.push(line),
         }
+    }
+    // One for all: an image may have a hundred thousand.
+    if let Some(first) = left_out.first() {
+        let shown: String = first.chars().take(SHOWN).collect();
+        let count = left_out.len();
+        warnings.push(format!(
+            "{count} lines in the image's environment are no assignments and left out, such as {shown:?}"
+        ));
     }
     if !hostname.is_empty() {
         environment.set("HOSTNAME", hostname);

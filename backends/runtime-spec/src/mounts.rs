@@ -1,6 +1,7 @@
 //! Mounts of a task: those that every task has, the sandbox's files, and the requested ones, in the order
 //! they are made.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use switchyard_core::spec::{self, DEFAULT_SHM_BYTES, MissingSource, MountSource, Propagation};
@@ -72,17 +73,17 @@ const FIELD_OPTIONS: [&str; 13] = [
 pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     let mut made = Mounts::default();
     let mut asked: Vec<Mount> = Vec::with_capacity(input.mounts.len());
+    let mut taken = HashSet::with_capacity(input.mounts.len());
     for mount in input.mounts {
         let mount = of_request(mount, input, &mut made)?;
-        if asked.iter().any(|other| other.destination == mount.destination) {
+        if !taken.insert(mount.destination.clone()) {
             return Err(Error::invalid("mounts", format!("two of them are at {}", mount.destination)));
         }
         asked.push(mount);
     }
-    let dev_replaced = asked.iter().any(|mount| mount.destination == "/dev");
+    let dev_replaced = taken.contains("/dev");
     let replaced = |mount: &Mount| {
-        asked.iter().any(|other| other.destination == mount.destination)
-            || (dev_replaced && mount.destination.starts_with("/dev/"))
+        taken.contains(&mount.destination) || (dev_replaced && mount.destination.starts_with("/dev/"))
     };
     let privileged = input.task.security.privileged;
     let mut defaults = kernel_mounts(privileged);

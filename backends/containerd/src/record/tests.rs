@@ -45,6 +45,34 @@ proptest! {
     }
 }
 
+/// The labels of an object whose client asks for these.
+fn labels_of(asked: BTreeMap<String, String>) -> std::collections::HashMap<String, String> {
+    let meta = Meta {
+        owner: Owner::Kubernetes,
+        name: "n".into(),
+        labels: asked,
+        created_at: SystemTime::UNIX_EPOCH,
+        record: Vec::new(),
+    };
+    labels(&meta, "task", "one")
+}
+
+#[test]
+fn labels_of_an_object_are_few_and_those_of_kubernetes_come_first() {
+    let ours = labels_of(BTreeMap::new()).len();
+    let many = |value: usize| {
+        let labels = (0..60_000).map(|number| (format!("a{number:05}"), "v".repeat(value)));
+        labels.chain([("io.kubernetes.pod.name".to_owned(), "p".to_owned())]).collect::<BTreeMap<_, _>>()
+    };
+    let labels = labels_of(many(1));
+    assert_eq!(labels.len(), 256 + ours);
+    assert_eq!(labels.get("io.kubernetes.pod.name").map(String::as_str), Some("p"));
+    assert!(labels.contains_key("a00254") && !labels.contains_key("a00255"));
+    // 64 KiB of 1,006 bytes each.
+    let labels = labels_of(many(1000));
+    assert_eq!(labels.keys().filter(|key| key.starts_with("a0")).count(), 65);
+}
+
 #[test]
 fn resources_survive() {
     let resources = Resources {

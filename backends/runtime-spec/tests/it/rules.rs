@@ -70,6 +70,11 @@ fn environment_order_is_image_hostname_request() {
     let path = format!("PATH={}", switchyard_runtime_spec::environment::DEFAULT_PATH);
     assert_eq!(built.spec["process"]["env"], Value::from(words(&["HOSTNAME=web-1", "A=2", &path])));
     assert_eq!(built.warnings.len(), 1);
+    // One warning for all that is malformed.
+    case.image.env = vec!["a".repeat(1000); 1000];
+    let built = case.build().unwrap();
+    let lines: Vec<_> = built.warnings.iter().filter(|warning| warning.starts_with("1000 lines")).collect();
+    assert!(built.warnings.len() == 1 && lines.iter().all(|line| line.len() < 300), "{:?}", built.warnings);
 }
 
 #[test]

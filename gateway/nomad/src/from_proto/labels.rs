@@ -10,10 +10,24 @@ use crate::plugin_config::{LABEL_NAMES, matches};
 /// Prefix of the labels with facts from Nomad, as in the docker driver.
 pub(crate) const PREFIX: &str = "com.hashicorp.nomad.";
 
+/// How many labels a job may give a task.
+const LABELS_MAX: usize = 1024;
+
+/// How many bytes they may have together.
+const BYTES_MAX: usize = 256 << 10;
+
 /// The labels of a task. Facts from Nomad override labels of the job.
 pub(super) fn labels(asked: &TaskRequest<'_>) -> Result<BTreeMap<String, String>> {
     let task = asked.task;
     let mut labels = asked.options.labels.clone();
+    let bytes: usize = labels.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if labels.len() > LABELS_MAX || bytes > BYTES_MAX {
+        let count = labels.len();
+        let why = format!(
+            "there are {count} with {bytes} bytes, and there may be {LABELS_MAX} with {BYTES_MAX} bytes"
+        );
+        return Err(Error::invalid("labels", why));
+    }
     for name in labels.keys() {
         if name.is_empty() || name.starts_with("switchyard.io/") {
             return Err(Error::invalid("labels", format!("{name:?} cannot be the name of a job's label")));

@@ -120,6 +120,20 @@ fn process_options_are_applied() {
 }
 
 #[test]
+fn labels_of_a_job_are_bounded_in_number_and_size() {
+    let labels = |count: usize, bytes: usize| {
+        let all: Vec<_> = (0..count).map(|number| (format!("l{number:05}"), "v".repeat(bytes))).collect();
+        let all: Vec<_> = all.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        plan(&task([("labels", pairs(&all))]), &session(PluginConfig::default()))
+    };
+    labels(1024, 200).unwrap();
+    for (count, bytes) in [(1025, 1), (300, 1000)] {
+        let error = labels(count, bytes).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("labels: there are {count} with")), "{error}");
+    }
+}
+
+#[test]
 fn extra_labels_are_limited_by_the_operator() {
     let config = PluginConfig { extra_labels: strings(&["job_*", "namespace"]), ..PluginConfig::default() };
     let labels = planned_for(config, []).task.meta.labels;
