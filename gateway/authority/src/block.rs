@@ -52,7 +52,7 @@ impl Client {
     /// Parses a whole block, and updates the state; returns the block to pass on in its place if it must be
     /// changed.
     ///
-    /// [`Malformed`]; the client's state is unknown from then on.
+    /// # Errors
     /// [`Malformed`]; the client cannot be followed any further.
     pub(crate) fn follow(&mut self, block: &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
         let mut rewritten: Option<Vec<u8>> = None;

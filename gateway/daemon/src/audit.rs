@@ -6,7 +6,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use switchyard_core::operation::{EndedOperation, OperationKind};
 use switchyard_core::reload::Reloadable;
 
 use crate::config::{AuditConfig, AuditTarget};
+use crate::log_pace::LogPace;
 
 mod line;
 mod sink;
@@ -42,7 +43,7 @@ struct Recorder {
     exec_sync: Reloadable<bool>,
     counts: Arc<Counts>,
     /// Whether lines are lost at the moment because the queue is full, which is logged once.
-    is_losing: AtomicBool,
+    loss: LogPace,
 }
 
 /// The lines since the daemon started.
@@ -97,7 +98,7 @@ impl AuditLog {
             }
         });
         let exec_sync = Reloadable::from(config.exec_sync);
-        Self(Arc::new(Recorder { lines, exec_sync, counts, is_losing: AtomicBool::default() }))
+        Self(Arc::new(Recorder { lines, exec_sync, counts, loss: LogPace::default() }))
     }
 
     /// Puts another configuration in force, as far as a reload can.
@@ -150,10 +151,10 @@ impl AuditLog {
     fn send(&self, message: Message) {
         let Some(lines) = &self.0.lines else { return };
         match lines.try_send(message) {
-            Ok(()) => self.0.is_losing.store(false, Ordering::Relaxed),
+            Ok(()) => {}
             Err(TrySendError::Full(Message::Line(_)) | TrySendError::Disconnected(Message::Line(_))) => {
                 self.0.counts.lost.fetch_add(1, Ordering::Relaxed);
-                if !self.0.is_losing.swap(true, Ordering::Relaxed) {
+                if self.0.loss.is_due() {
                     tracing::error!(
                         "lines of the audit log are lost: they are not written as fast as they are made"
                     );

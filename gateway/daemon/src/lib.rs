@@ -49,6 +49,7 @@ pub mod layer;
 pub mod listener;
 pub mod lock;
 pub mod log_filter;
+mod log_pace;
 pub mod managed;
 pub mod metrics;
 pub mod node;

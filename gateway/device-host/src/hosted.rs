@@ -241,6 +241,13 @@ impl Hosted {
         }
     }
 
+    /// The text of the last failure of a resource.
+    fn last_error_of(&self, resource: &str) -> Option<String> {
+        let state = self.state();
+        let known = state.resources.iter().find(|known| known.name == resource)?;
+        known.last_error.as_ref().map(|error| error.text.clone())
+    }
+
     /// Counts a failed registration, and keeps it as the last one.
     pub(crate) fn record_registration_failure(&self, failure: Failure, error: &Error) {
         self.count(failure);
@@ -321,13 +328,16 @@ impl Hosted {
         if let Some((count, why)) = &listed.left_out {
             let text =
                 format!("its list is invalid in parts: {count} entries are left out, the first since {why}");
+            // A plugin may send the same list ten times a second.
+            if self.last_error_of(&connection.resource).as_deref() != Some(text.as_str()) {
+                tracing::warn!(
+                    resource = connection.resource,
+                    entries = count,
+                    first = why,
+                    "entries of a plugin's list of devices are invalid and left out"
+                );
+            }
             self.record_failure(&connection.resource, Failure::Malformed, &text);
-            tracing::warn!(
-                resource = connection.resource,
-                entries = count,
-                first = why,
-                "entries of a plugin's list of devices are invalid and left out"
-            );
         }
         self.change(connection, |resource| {
             if resource.fault == Some(Fault::Silent) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use http::Request;
+use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -201,7 +201,11 @@ async fn requests(
         let hosts = &hosts;
         async move {
             place.set(ConnectionPhase::Page);
-            let answer = match host::refusal(hosts, &request) {
+            // The buffer of the HTTP server takes up to twice the limit.
+            let is_long = head_length(&request) > limits.max_header_bytes;
+            let long = || (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, String::new());
+            let refusal = is_long.then(long).or_else(|| host::refusal(hosts, &request));
+            let answer = match refusal {
                 Some((status, why)) => text(status, why),
                 None => match caller.scope(router.oneshot(request.map(Body::new))).await {
                     Ok(answer) => answer,
@@ -225,6 +229,14 @@ async fn requests(
     if let Err(error) = ended {
         tracing::debug!(%error, "an admin connection broke");
     }
+}
+
+/// The length of the head of a request as HTTP/1.1, in bytes.
+fn head_length<B>(request: &Request<B>) -> usize {
+    let line = request.method().as_str().len() + request.uri().to_string().len() + " HTTP/1.1\r\n".len() + 1;
+    let fields =
+        request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());
+    line + fields.sum::<usize>() + "\r\n".len()
 }
 
 /// The connections of one listener.

@@ -111,7 +111,7 @@ fn read(location: &LogLocation) -> Result<LogTail> {
         };
         lines.push(piece.stream, piece.time.unwrap_or_default(), piece.text, piece.is_ended);
     }
-    let note = "JoinedLines after these are left out: they are in very many pieces.".to_owned();
+    let note = "Lines after these are left out: they are in very many pieces.".to_owned();
     Ok(LogTail { lines: lines.finish(), note: Some(note) })
 }
 

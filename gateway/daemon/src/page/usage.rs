@@ -59,9 +59,12 @@ impl UsageHistory {
     /// Keeps a reading, unless it is kept already.
     pub(crate) fn keep(&self, reading: &ContainerReading) {
         let mut kept = self.0.lock();
-        let is_new = kept.latest.at.is_none_or(|latest| latest < reading.at);
-        if !is_new {
+        if kept.latest.at == Some(reading.at) {
             return;
+        }
+        if kept.latest.at.is_some_and(|latest| latest > reading.at) {
+            // The clock was set back: times of earlier readings say nothing of this one.
+            *kept = LatestSamples::default();
         }
         let tasks = reading.tasks.iter().map(|usage| (usage.task.id.to_string(), Sample::of(usage)));
         let samples = Samples { at: Some(reading.at), tasks: Arc::new(tasks.collect()) };
@@ -166,6 +169,17 @@ mod tests {
     fn counter_that_began_anew_counts_from_the_start() {
         let usage = NodeUsage { before: samples(110, 9_000), latest: samples(120, 2_000) };
         assert_eq!(usage.of("a").cpu, "10.0 %");
+    }
+
+    #[test]
+    fn reading_after_the_clock_was_set_back_is_kept() {
+        let history = UsageHistory::default();
+        *history.0.lock() = LatestSamples { before: samples(110, 1_000), latest: samples(120, 3_500) };
+        let reading =
+            ContainerReading { at: at(50), figures: Arc::default(), tasks: Vec::new(), traffic: Vec::new() };
+        history.keep(&reading);
+        let kept = history.latest();
+        assert_eq!((kept.latest.at, kept.before.at), (Some(at(50)), None));
     }
 
     #[test]

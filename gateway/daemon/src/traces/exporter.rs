@@ -1,7 +1,7 @@
 //! The queue of spans, and the task that sends them in batches.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use switchyard_core::trace::{EndedSpan, SpanSink};
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::collector::Collector;
 use super::to_proto::SpanSource;
+use crate::log_pace::LogPace;
 
 /// How many spans may wait to be sent.
 pub(super) const QUEUE: usize = 4096;
@@ -28,7 +29,7 @@ pub(super) struct SpanQueue {
     closed: CancellationToken,
     counts: Arc<SpanCounters>,
     /// Whether spans are lost at the moment because the queue is full, which is logged once.
-    is_losing: AtomicBool,
+    loss: LogPace,
 }
 
 /// The other end of the queue.
@@ -89,7 +90,7 @@ impl SpanQueue {
     pub(super) fn new(counts: Arc<SpanCounters>) -> (Self, WaitingSpans) {
         let (sender, spans) = mpsc::channel(QUEUE);
         let closed = CancellationToken::new();
-        let queue = Self { spans: sender, closed: closed.clone(), counts, is_losing: AtomicBool::default() };
+        let queue = Self { spans: sender, closed: closed.clone(), counts, loss: LogPace::default() };
         (queue, WaitingSpans { spans, closed })
     }
 
@@ -108,11 +109,10 @@ impl SpanQueue {
 impl SpanSink for SpanQueue {
     fn ended(&self, span: EndedSpan) {
         if self.spans.try_send(span).is_ok() {
-            self.is_losing.store(false, Ordering::Relaxed);
             return;
         }
         self.counts.add(0, 1);
-        if !self.closed.is_cancelled() && !self.is_losing.swap(true, Ordering::Relaxed) {
+        if !self.closed.is_cancelled() && self.loss.is_due() {
             tracing::warn!("spans are lost: the collector does not accept them as fast as they are made");
         }
     }

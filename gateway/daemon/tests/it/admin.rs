@@ -304,6 +304,13 @@ async fn endless_or_missing_request_head_is_rejected() {
     let pages = Pages::with(limits).await;
     let giant = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(10_000));
     assert!(pages.say(&giant).await.starts_with("HTTP/1.1 431 "));
+    let (least, most) = (8192 - 10, 8192 + 10);
+    for (length, status) in [(least, "200"), (most, "431")] {
+        let head = "GET /livez HTTP/1.1\r\nHost: localhost\r\nX: \r\n\r\n";
+        let request = head.replace("X: ", &format!("X: {}", "x".repeat(length - head.len())));
+        let answer = pages.say(&request).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{length}: {answer}");
+    }
     // If the request is much too long, the refusal may be lost.
     let endless = pages.say(&"x".repeat(8 << 20)).await;
     assert!(!endless.contains(" 200 "), "{endless}");
