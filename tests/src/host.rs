@@ -6,11 +6,15 @@ pub mod mounts;
 pub mod processes;
 pub mod runtimes;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// The interval at which a condition is polled.
 const POLL: Duration = Duration::from_millis(10);
@@ -42,6 +46,23 @@ pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut source = fs::File::open("/dev/urandom").expect("every Linux has /dev/urandom");
     source.read_exact(&mut bytes).expect("/dev/urandom never ends");
     bytes
+}
+
+/// A TCP port of the host that nobody listens on, and that was not given to another test of this process: nobody listens on a port that
+/// is only mapped into a pod.
+///
+/// # Panics
+/// When the host has none.
+#[must_use]
+pub fn free_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("the host has a free port");
+        let port = listener.local_addr().expect("it listens").port();
+        if GIVEN.lock().insert(port) {
+            return port;
+        }
+    }
 }
 
 /// Polls `condition` until it holds; `false` when it does not within `limit`.

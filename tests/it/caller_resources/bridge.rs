@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use switchyard_core::backend::{Backend, Condition, SandboxBackend, SandboxDetail
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::spec::{HostAddress, HostEntry, MacAddress, PortMapping, Protocol, Signal};
 use switchyard_tests::backend_fixture::BackendFixture;
-use switchyard_tests::host::eventually;
+use switchyard_tests::host::{eventually, free_port};
 
 use super::{CallerFixture, bridged};
 
@@ -33,11 +33,6 @@ fn first(details: &SandboxDetails) -> Ipv4Addr {
         Some(IpAddr::V4(address)) => *address,
         other => panic!("its first address is {other:?}"),
     }
-}
-
-fn free_port() -> u16 {
-    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
-    socket.expect("loopback has a free port").port()
 }
 
 fn mapping(protocol: Protocol, host_ip: Ipv4Addr, host_port: u16) -> PortMapping {

@@ -1,6 +1,5 @@
 //! One host port that both a pod and a task want.
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use serde_json::json;
 use switchyard_proto::cri::v1::PortMapping;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::network_isolation_spec::NetworkIsolationMode;
-use switchyard_tests::host::random_name;
+use switchyard_tests::host::{free_port, random_name};
 use switchyard_tests::network::port_rules;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
@@ -23,12 +22,6 @@ enum RacedNetwork {
     Bridge,
     Host,
     Group,
-}
-
-/// A port that is free now.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("the host has a free port");
-    listener.local_addr().expect("it has an address").port()
 }
 
 /// A task to which its agent has assigned a host port.

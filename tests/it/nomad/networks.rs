@@ -2,7 +2,7 @@
 //! that the agent or the driver created.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::network_isolation_spec::NetworkIsolationMode;
 use switchyard_proto::nomad::shared::structs::Attribute;
 use switchyard_proto::nomad::shared::structs::attribute::Value::StringVal as Text;
-use switchyard_tests::host::{eventually, random_name};
+use switchyard_tests::host::{eventually, free_port, random_name};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::prereq;
@@ -65,11 +65,6 @@ impl Drop for Netns {
             self.run(&["netns", "delete", &self.name]);
         }
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
-    listener.local_addr().expect("it has an address").port()
 }
 
 fn ask(address: SocketAddr) -> Option<String> {
