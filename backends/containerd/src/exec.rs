@@ -16,7 +16,6 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_runtime_spec::process::exec_process;
 use switchyard_steps::{Step, reach};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -48,9 +47,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How many processes are started on this node at a time.
 const STARTS: usize = 16;
-
-/// How long a start may take, with its wait for a place.
-const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// The control of an exec; dropping it ends the process.
 struct Control {
@@ -86,36 +82,25 @@ impl Default for StartPlaces {
 }
 
 impl Execs {
-    /// Starts an exec, once it has a place and the task is not frozen, within [`START_LIMIT`]. Cancel-safe: a start
-    /// that waits is withdrawn; one that was requested of the shim is completed, and its process then ended; if it were
-    /// interrupted, the shim would block on FIFOs that nobody opens.
+    /// Starts an exec, once it has a place and the task is not frozen. Cancel-safe: a start that waits is withdrawn; one that
+    /// was requested of the shim is completed, and its process then ended; if it were interrupted, the shim would block on
+    /// FIFOs that nobody opens.
     pub(crate) async fn start(self: &Arc<Self>, task: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
-        let deadline = Instant::now() + START_LIMIT;
-        let late = || {
-            Error::unavailable(format!(
-                "the command was not started within {START_LIMIT:?}: {STARTS} are started at a time on this node; is it overloaded, or does the runtime hang?"
-            ))
-        };
         let entry = self.tasks.table.get(task)?;
-        let patience = self.context.settings().containerd.shim_timeout();
-        let permit = entry.exec_permits.acquire(deadline, patience).await?;
-        // Closed never.
-        let Ok(Ok(place)) = timeout_at(deadline, Arc::clone(&self.places.0).acquire_owned()).await else {
-            return Err(late());
-        };
+        let permit = entry.exec_permits.acquire(self.context.settings().containerd.shim_timeout()).await?;
+        let place = Arc::clone(&self.places.0).acquire_owned().await;
         let starting = Arc::clone(self);
         let spec = spec.clone();
         let caller = CancellationToken::new();
         let gone = caller.clone();
-        // Dropped with this future, when the caller has gone or the time is over.
+        // Dropped with this future, when the caller has gone.
         let _present = caller.drop_guard();
         let start = async move {
             let started = starting.start_now(task, &spec, permit, &gone).await;
             drop(place);
             started
         };
-        let started = timeout_at(deadline, self.tracker.spawn(trace::inherit(start))).await;
-        let started = started.map_err(|_| late())?.unwrap_or_else(|fault| {
+        let started = self.tracker.spawn(trace::inherit(start)).await.unwrap_or_else(|fault| {
             Err(Error::internal(format!("the start of an exec in task {task} was aborted"))
                 .with_source(fault))
         });

@@ -39,7 +39,7 @@ pub(crate) struct ExecPermits {
 /// A place for a start. While this is held, the task is not frozen.
 #[derive(Debug)]
 pub(crate) struct ExecPermit {
-    _place: OwnedSemaphorePermit,
+    _place: Option<OwnedSemaphorePermit>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -56,28 +56,14 @@ impl ExecPermits {
     /// is held. Cancel-safe.
     ///
     /// # Errors
-    /// `Unavailable` if there is no place at `deadline`, or the task is still frozen `patience` after there was one.
-    pub(crate) async fn acquire(&self, deadline: Instant, patience: Duration) -> Result<ExecPermit> {
+    /// `Unavailable` if the task is still frozen `limit` after there was a place.
+    pub(crate) async fn acquire(&self, limit: Duration) -> Result<ExecPermit> {
         // The semaphores are never closed.
-        let Ok(Ok(place)) = timeout_at(deadline, Arc::clone(&self.places).acquire_owned()).await else {
-            return Err(self.blocked());
-        };
-        match timeout(patience, Arc::clone(&self.free).acquire_owned()).await {
+        let place = Arc::clone(&self.places).acquire_owned().await.ok();
+        match timeout(limit, Arc::clone(&self.free).acquire_owned()).await {
             Ok(Ok(permit)) => Ok(ExecPermit { _place: place, _permit: permit }),
             Ok(Err(_)) | Err(_) => Err(self.frozen_error()),
         }
-    }
-
-    /// Why a start has not got its place.
-    pub(crate) fn blocked(&self) -> Error {
-        if self.free.available_permits() == 0 {
-            return self.frozen_error();
-        }
-        let starting = STARTS - self.places.available_permits();
-        Error::unavailable(format!(
-            "the command was not started in time: {starting} others are being started in task {}, and at most {STARTS} are at a time; does its shim hang?",
-            self.task
-        ))
     }
 
     fn frozen_error(&self) -> Error {

@@ -43,7 +43,7 @@ async fn exec_that_does_not_start_in_time_is_no_timeout_of_the_command() {
     let _hold = node.fake.hold(Method::Exec);
     let output = node.scope.exec_sync(&id, &specs::exec(&["true"]), Some(Duration::from_secs(3))).await;
     let error = output.unwrap_err();
-    assert_eq!((error.kind(), error.reason()), (ErrorKind::DeadlineExceeded, None));
+    assert_eq!((error.kind(), error.reason()), (ErrorKind::Unavailable, None));
 }
 
 #[tokio::test]

@@ -21,6 +21,9 @@ use bounds::{CountedControl, OutputCharge};
 /// How much of each stream [`Scope::exec_sync`] keeps; the rest is read and discarded.
 pub(crate) const OUTPUT_LIMIT: usize = 16 << 20;
 
+/// How long a start may take, with its wait for a place at the backend.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
 /// How long a killed process may take to exit.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -50,7 +53,7 @@ impl Scope {
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if the task does not run; `ResourceExhausted` if too many commands
-    /// run in it; those of [`ExecBackend::exec`](crate::backend::ExecBackend::exec).
+    /// run in it; `Unavailable` if it was not started in time, which says nothing about the command; those of [`ExecBackend::exec`](crate::backend::ExecBackend::exec).
     pub async fn exec(&self, id: &str, spec: &ExecSpec) -> Result<ExecProcess> {
         if spec.command.is_empty() {
             return Err(Error::invalid("cmd", "a command is needed"));
@@ -63,7 +66,14 @@ impl Scope {
     async fn exec_in(&self, task: &Task, spec: &ExecSpec) -> Result<ExecProcess> {
         let shared = &self.gateway.shared;
         let place = shared.exec_counts.acquire(task.id, shared.limits.get().exec_per_task)?;
-        let process = step("start_command", shared.backend.exec(task.id, spec)).await?;
+        let start = async {
+            let started = tokio::time::timeout(START_LIMIT, shared.backend.exec(task.id, spec)).await;
+            started.map_err(|_| {
+                let why = "does the runtime hang, or are very many others being started on this node?";
+                Error::unavailable(format!("the command was not started within {START_LIMIT:?}: {why}"))
+            })?
+        };
+        let process = step("start_command", start).await?;
         let ExecProcess { stdin, stdout, stderr, control } = process;
         Ok(ExecProcess { stdin, stdout, stderr, control: Box::new(CountedControl::new(control, place)) })
     }
