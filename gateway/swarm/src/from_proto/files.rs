@@ -1,6 +1,8 @@
 //! Secrets and configs of a task, which become files.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,7 +38,7 @@ pub(super) fn files(
     dependencies: &Dependencies,
     mounts: &mut Mounts,
 ) -> Result<Vec<TaskFile>> {
-    let references = References { asked, dependencies };
+    let references = References { asked, dependencies, contents: RefCell::default() };
     let mut files: Vec<TaskFile> = Vec::new();
     let mut add = |field: &str, dir: &str, target: &swarm::FileTarget, content: Arc<[u8]>| {
         check_count(field, "files", files.len())?;
@@ -59,7 +61,7 @@ pub(super) fn files(
         let Some(secret_reference::Target::File(target)) = target else {
             return Err(Error::invalid(field, "it has no file as its target"));
         };
-        add(&field, SECRETS, target, references.content(&field, payload, true)?)?;
+        add(&field, SECRETS, target, references.content(&field, secret_id, payload, true)?)?;
     }
     for (index, reference) in asked.container.configs.iter().enumerate() {
         let field = format!("container.configs[{index}]");
@@ -68,7 +70,7 @@ pub(super) fn files(
             references.config(config_id).ok_or_else(|| not_found("config", config_name, config_id))?;
         match target {
             Some(config_reference::Target::File(target)) => {
-                add(&field, CONFIGS, target, references.content(&field, payload, false)?)?;
+                add(&field, CONFIGS, target, references.content(&field, config_id, payload, false)?)?;
             }
             // Only credential specs use it, and those are refused with the privileges.
             Some(config_reference::Target::Runtime(swarm::RuntimeTarget {})) => {}
@@ -131,10 +133,15 @@ pub(super) fn file_mode(field: &str, wire: u32) -> Result<u32> {
 
 // === impl References ===
 
+/// Contents by whether they are a secret's, and its id.
+type Contents = HashMap<(bool, String), Arc<[u8]>>;
+
 /// The secrets and configs of a task, by id for references and by target for templates.
 struct References<'a> {
     asked: &'a TaskRequest<'a>,
     dependencies: &'a Dependencies,
+    /// The contents that were made: a task may refer a thousand times to one template.
+    contents: RefCell<Contents>,
 }
 
 impl<'a> References<'a> {
@@ -146,8 +153,18 @@ impl<'a> References<'a> {
         self.dependencies.config(id)
     }
 
-    /// The content of a file; expanded if it is a template.
-    fn content(&self, field: &str, payload: Payload<'_>, is_secret: bool) -> Result<Arc<[u8]>> {
+    /// The content of a file; expanded, once for all references, if it is a template.
+    fn content(&self, field: &str, id: &str, payload: Payload<'_>, is_secret: bool) -> Result<Arc<[u8]>> {
+        let key = (is_secret, id.to_owned());
+        if let Some(made) = self.contents.borrow().get(&key) {
+            return Ok(Arc::clone(made));
+        }
+        let made = self.make(field, payload, is_secret)?;
+        self.contents.borrow_mut().insert(key, Arc::clone(&made));
+        Ok(made)
+    }
+
+    fn make(&self, field: &str, payload: Payload<'_>, is_secret: bool) -> Result<Arc<[u8]>> {
         match payload.templating {
             None => Ok(payload.data.into()),
             Some(GOLANG) => match expand(payload.data, &self.asked.facts, self, FILE_MAX) {

@@ -56,6 +56,17 @@ fn secrets_and_configs_become_files_where_docker_puts_them() {
 }
 
 #[test]
+fn template_is_expanded_once_for_all_references() {
+    let mut given = container();
+    given.secrets = vec![secret_reference("s1", "db")];
+    given.configs = (0..100).map(|number| config_reference("c1", &format!("site-{number}.conf"))).collect();
+    let made = files(given);
+    let configs: Vec<_> = made.iter().filter(|file| file.destination.starts_with("/")).skip(1).collect();
+    assert_eq!(configs.len(), 100);
+    assert!(configs.iter().all(|file| Arc::ptr_eq(&file.content, &configs[0].content)));
+}
+
+#[test]
 fn owner_and_mode_are_those_of_the_reference() {
     let with = |uid: &str, gid: &str, mode| {
         let file = swarm::FileTarget { name: "db".into(), uid: uid.into(), gid: gid.into(), mode };
