@@ -225,7 +225,7 @@ fn checkpoint_with_connections(node: &GuestNode) {
     let pod = node.pod("checkpoint-net");
     // The client tries again until the server listens. Its input is open all the time, and outlasts a try that fails.
     let server = "sleep 1000 | nc -l -p 4711 > /dev/null";
-    let client = "sleep 1000 | while ! nc 127.0.0.1 4711; do sleep 0.1; done";
+    let client = "sleep 1000 | while ! nc 127.0.0.1 4711 2> /dev/null; do sleep 0.1; done";
     let count = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done";
     let id = pod.start_shell("main", &format!("{server} & exec 3<>/dev/null; {client} & {count}"));
     // 4711 as the port at the other end, and 1 for established.
