@@ -86,6 +86,8 @@ pub struct Issuer {
 pub enum Unverified {
     /// It was valid until now.
     Expired,
+    /// It will be valid.
+    NotValidYet,
     /// For another reason.
     Invalid(String),
 }
@@ -94,6 +96,7 @@ impl fmt::Display for Unverified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Expired => f.write_str("it has expired"),
+            Self::NotValidYet => f.write_str("it is not valid yet"),
             Self::Invalid(reason) => f.write_str(reason),
         }
     }
@@ -214,8 +217,13 @@ impl NodeChain {
                 None,
             )
             .map_err(|error| {
-                let is_expired = matches!(error, webpki::Error::CertExpired { .. });
-                if is_expired { Unverified::Expired } else { invalid(&error) }
+                if matches!(error, webpki::Error::CertExpired { .. }) {
+                    Unverified::Expired
+                } else if matches!(error, webpki::Error::CertNotValidYet { .. }) {
+                    Unverified::NotValidYet
+                } else {
+                    invalid(&error)
+                }
             })?;
         let issuer = match path.intermediate_certificates().next() {
             Some(intermediate) => Issuer::of(&intermediate.der()),

@@ -77,12 +77,22 @@ pub enum Error {
         /// How long it was waited for.
         limit: Duration,
     },
-    /// The certificate is of the past.
+    /// The certificate is of the past, by the clock of this node.
     #[error(
-        "the certificate of this node, {node}, has expired, so that no manager accepts it; run `docker node rm {node}` \
-         on a manager and `switchyard swarm leave` here, and join again"
+        "by the clock of this node the certificate of {node} has expired; if the clock is right, no manager accepts it: run \
+         `docker node rm {node}` on a manager and `switchyard swarm leave` here, and join again; if it is wrong, set it right: the \
+         node goes on by itself"
     )]
     CertificateExpired {
+        /// The id of the node.
+        node: String,
+    },
+    /// The certificate is of the future, by the clock of this node.
+    #[error(
+        "by the clock of this node the certificate of {node} is not valid yet: the clock is wrong, as on a machine that has none of \
+         its own; set it right, and the node goes on by itself"
+    )]
+    CertificateNotValidYet {
         /// The id of the node.
         node: String,
     },
@@ -229,6 +239,7 @@ impl Error {
             | Self::ManagerRole { .. }
             | Self::CertificateRefused { .. }
             | Self::CertificateExpired { .. }
+            | Self::CertificateNotValidYet { .. }
             | Self::Removed { .. }
             | Self::NotJoined
             | Self::StillMember { .. }
@@ -241,6 +252,12 @@ impl Error {
             }
             Self::File { .. } | Self::InvalidFile { .. } | Self::Cryptography { .. } => ErrorKind::Internal,
         }
+    }
+
+    /// Whether the cause may be the clock of this node, which is set right at some time after the boot.
+    #[must_use]
+    pub const fn may_be_the_clock(&self) -> bool {
+        matches!(self, Self::CertificateExpired { .. } | Self::CertificateNotValidYet { .. })
     }
 
     /// Whether only an operator can end the cause, so that the node does not try again.
@@ -260,6 +277,7 @@ impl Error {
             | Self::NoManager
             | Self::InvalidFile { .. } => true,
             Self::InvalidCertificate { .. }
+            | Self::CertificateNotValidYet { .. }
             | Self::Busy { .. }
             | Self::Abandoned
             | Self::TasksLeft { .. }

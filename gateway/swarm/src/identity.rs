@@ -26,7 +26,7 @@ impl Identity {
     /// Puts an identity together.
     ///
     /// # Errors
-    /// - [`Error::ManagerRole`], [`Error::CertificateExpired`].
+    /// - [`Error::ManagerRole`], [`Error::CertificateExpired`], [`Error::CertificateNotValidYet`].
     /// - [`Error::InvalidCertificate`]: the certificate is of another key, or does not lead to a root.
     pub fn new(roots: RootBundle, chain: NodeChain, key: NodeKey, now: SystemTime) -> Result<Self, Error> {
         let node = chain.subject().node.clone();
@@ -39,6 +39,7 @@ impl Identity {
         }
         let issuer = chain.verify(&roots, now).map_err(|error| match error {
             Unverified::Expired => Error::CertificateExpired { node },
+            Unverified::NotValidYet => Error::CertificateNotValidYet { node },
             Unverified::Invalid(reason) => invalid(reason),
         })?;
         Ok(Self { roots, chain, key, issuer })

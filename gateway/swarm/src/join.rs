@@ -222,10 +222,10 @@ async fn certificate(
 
 /// Forgets the unfinished join if there is no sense in continuing it.
 async fn forget_if_final<T>(store: &Store, result: Result<T, Error>) -> Result<T, Error> {
-    if result
-        .as_ref()
-        .is_err_and(|error| error.is_final() || matches!(error, Error::InvalidCertificate { .. }))
-    {
+    if result.as_ref().is_err_and(|error| {
+        error.is_final()
+            || matches!(error, Error::InvalidCertificate { .. } | Error::CertificateNotValidYet { .. })
+    }) {
         store.run(Store::abandon_join).await?;
     }
     result

@@ -149,7 +149,7 @@ impl Store {
     ///
     /// # Errors
     /// - [`Error::File`], [`Error::InvalidFile`].
-    /// - [`Error::CertificateExpired`], [`Error::ManagerRole`].
+    /// - [`Error::CertificateExpired`], [`Error::CertificateNotValidYet`], [`Error::ManagerRole`].
     pub fn load(&self, now: SystemTime) -> Result<Option<Identity>, Error> {
         let Some(node) = self.read(NODE)? else { return Ok(None) };
         let unusable = |name: &str, reason: &Error| Error::InvalidFile {

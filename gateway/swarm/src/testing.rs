@@ -66,6 +66,59 @@ impl TestAuthority {
         self.sign(request, &format!("/O={cluster}/OU={role}/CN={node}"), &names)
     }
 
+    /// As [`TestAuthority::issue`] for a worker, valid between these times, such as `20200101000000Z`.
+    #[must_use]
+    pub(crate) fn issue_between(
+        &self,
+        request: &str,
+        cluster: &str,
+        node: &str,
+        between: [&str; 2],
+    ) -> Vec<u8> {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
+        let [signed, names, settings, requested, index] =
+            ["out", "names", "cnf", "req", "index"].map(|kind| self.file(&format!("{number}.{kind}")));
+        let write =
+            |file: &str, text: &str| fs::write(file, text).expect("the directory of a test can be written");
+        write(&requested, request);
+        write(&names, &format!("{NODE}subjectAltName=DNS:swarm-worker,DNS:{node},DNS:swarm-ca\n"));
+        write(&index, "");
+        let dir = self.dir.display();
+        write(
+            &settings,
+            &format!(
+                "[ca]\ndefault_ca = own\n[own]\ndatabase = {index}\nnew_certs_dir = {dir}\nrand_serial = yes\n\
+                 default_md = sha256\npolicy = any\n[any]\nO = optional\nOU = optional\nCN = optional\n"
+            ),
+        );
+        let [begin, end] = between;
+        openssl(&[
+            "ca",
+            "-batch",
+            "-notext",
+            "-config",
+            &settings,
+            "-in",
+            &requested,
+            "-out",
+            &signed,
+            "-keyfile",
+            &self.file("key"),
+            "-cert",
+            &self.file("crt"),
+            "-startdate",
+            begin,
+            "-enddate",
+            end,
+            "-subj",
+            &format!("/O={cluster}/OU=swarm-worker/CN={node}"),
+            "-preserveDN",
+            "-extfile",
+            &names,
+        ]);
+        fs::read(signed).expect("openssl wrote it")
+    }
+
     /// The root of another authority, signed by this one: what managers put behind certificates while the root is
     /// rotated.
     #[must_use]

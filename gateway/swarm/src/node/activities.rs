@@ -30,6 +30,9 @@ const RETRY_MAX: Duration = Duration::from_secs(300);
 /// How often a token file that cannot be used is looked at.
 const FOLLOW: Duration = Duration::from_secs(5);
 
+/// The pause before a certificate is compared with the clock again.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
 /// How long all tasks together may take to end when the node leaves.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(180);
 
@@ -39,6 +42,8 @@ pub(super) enum ActivityEnd {
     Joined(Result<Option<Identity>, Error>),
     /// The agent of a membership, which only an error ends.
     Ended(Error),
+    /// What is stored may be usable by now.
+    LookAgain,
     /// A leave.
     Left(Result<Departure, Error>),
 }
@@ -49,6 +54,14 @@ pub(super) type Activity = Pin<Box<dyn Future<Output = ActivityEnd> + Send>>;
 /// Nothing.
 pub(super) fn rest() -> Activity {
     Box::pin(pending())
+}
+
+/// Waits until the clock may have been set right.
+pub(super) fn look_again() -> Activity {
+    Box::pin(async {
+        sleep(LOOK_AGAIN).await;
+        ActivityEnd::LookAgain
+    })
 }
 
 /// Joins as somebody asks for it.

@@ -176,6 +176,7 @@ impl NodeActor {
                 self.refuse(error);
                 activities::rest()
             }
+            ActivityEnd::LookAgain => self.begin().await,
             ActivityEnd::Ended(error) => {
                 let member = self.member_name();
                 if let (Error::Removed { .. }, Some(MemberName { cluster, node })) = (&error, member.clone())
@@ -292,11 +293,16 @@ impl NodeActor {
         }
     }
 
-    /// The node can be no member any more, until an operator does something.
+    /// The node can be no member any more, until an operator does something, or the clock is set right.
     fn ended(&mut self, member: Option<MemberName>, error: Error) -> Activity {
-        tracing::error!(error = error.report(), "this node is no working member of its swarm");
-        self.enter(CurrentPhase::Ended { member, error: error.report() });
-        activities::rest()
+        let text = error.report();
+        let is_known =
+            matches!(&self.state.borrow().phase, CurrentPhase::Ended { error, .. } if *error == text);
+        if !is_known {
+            tracing::error!(error = text, "this node is no working member of its swarm");
+            self.enter(CurrentPhase::Ended { member, error: text });
+        }
+        if error.may_be_the_clock() { activities::look_again() } else { activities::rest() }
     }
 
     fn member_name(&self) -> Option<MemberName> {

@@ -330,6 +330,32 @@ async fn removed_node_stays_so_after_a_restart_until_it_leaves() {
     assert_eq!(names(&test.path()), ["departure.json"]);
 }
 
+/// Whether the clock or the certificate is wrong cannot be known: the one is set right, the other is renewed by nobody.
+#[tokio::test(start_paused = true)]
+async fn certificate_outside_its_time_ends_the_membership_only_until_the_clock_is_right() {
+    for (between, when) in [
+        (["20200101000000Z", "20200201000000Z"], SystemTime::UNIX_EPOCH + Duration::from_secs(1_578_000_000)),
+        (["20900101000000Z", "20910101000000Z"], SystemTime::UNIX_EPOCH + Duration::from_secs(3_800_000_000)),
+    ] {
+        let test = ActorTest::new();
+        let valid = test.store_membership();
+        let authority = TestAuthority::new(test.dir.path(), "other");
+        let key = NodeKey::generate().unwrap();
+        let request = key.certificate_request().unwrap();
+        let chain = NodeChain::from_pem(&authority.issue_between(&request, "c", "n", between)).unwrap();
+        let roots = RootBundle::from_pem(&authority.root()).unwrap();
+        // Verified at a time at which it is valid; the authority's own certificate is only a name and a key.
+        let invalid = Identity::new(roots, chain, key, when).unwrap();
+        test.store().save_joined(&invalid).unwrap();
+        let (node, _running) = test.start().await;
+        let ended = wait_until(&node, "it has ended", |phase| matches!(phase, NodePhase::Ended { .. })).await;
+        assert!(ended.problems()[0].contains("by the clock of this node"), "{ended:?}");
+        // As if the clock were set to where the certificate is valid.
+        test.store().save_joined(&valid).unwrap();
+        wait_until(&node, "it is a member", |phase| matches!(phase, NodePhase::Member(_))).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn damaged_membership_is_told_and_a_leave_ends_it() {
     let test = ActorTest::new();
