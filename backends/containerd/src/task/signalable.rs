@@ -60,7 +60,7 @@ impl Tasks {
             .call_with_shim_timeout(&id.to_string(), &what, self.client.tasks().kill(request))
             .await;
         match ignore_not_found(asked) {
-            Err(error) if all && error.kind() == ErrorKind::DeadlineExceeded => {
+            Err(error) if signal == Signal::KILL && error.kind() == ErrorKind::DeadlineExceeded => {
                 tracing::warn!(task.id = %id, error = error.report(), "a shim does not deliver a SIGKILL: its task is killed without it");
                 self.kill_without_shim(&entry).await
             }
