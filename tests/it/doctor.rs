@@ -173,6 +173,16 @@ fn bundle_has_all_parts_and_no_secret() {
     assert!(part("/config-in-force.toml").contains("LICENCE = \"[redacted]\""));
     assert!(part("logs/switchyard.log").contains("bundled") || !part("logs/switchyard.log").is_empty());
     assert!(part("/events.jsonl").contains("\"sandbox_"), "{}", part("/events.jsonl"));
+    // Without a file it reads the one that the running daemon was started with.
+    let unnamed = node.root().path().join("unnamed.tar.gz");
+    let mut command = Command::new(binary());
+    command.args(["support-bundle", "--output-file"]).arg(&unnamed);
+    command.env("SWITCHYARD_ADMIN_SOCKET", node.root().run().join("admin.sock"));
+    let done = command.output().expect("it can be run");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let files = unpacked(node.root(), &unnamed).into_iter().find(|(name, _)| name == "/config-files.toml");
+    let (_, text) = files.expect("it has the files");
+    assert!(text.contains(&node.root().state().display().to_string()), "{text}");
     // It overwrites nothing.
     assert_eq!(call(node.root(), &["support-bundle", "--output-file", path]).status.code(), Some(1));
 

@@ -42,7 +42,7 @@ struct Recorder {
     lines: Option<SyncSender<Message>>,
     exec_sync: Reloadable<bool>,
     counts: Arc<Counts>,
-    /// Whether lines are lost at the moment because the queue is full, which is logged once.
+    /// When it is logged that lines are lost because the queue is full.
     loss: LogPace,
 }
 

@@ -57,7 +57,7 @@ use facts::Facts;
 
 pub(crate) use command::run as run_command;
 pub use facts::DoctorRequest;
-pub(crate) use facts::sources_in_use;
+pub(crate) use facts::FoundDaemon;
 pub use finding::{Finding, FindingCode, Severity};
 pub use local::LocalNode;
 pub(crate) use local::{PROGRAM_DIRS, search_path};

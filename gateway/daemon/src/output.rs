@@ -311,6 +311,11 @@ mod tests {
     }
 
     #[test]
+    fn names_cannot_end_a_line_or_look_like_another_name() {
+        assert_eq!(printable("a\u{202e}b\nc\u{200b}d\u{1b}[31m é"), "a\u{fffd}b c\u{fffd}d [31m é");
+    }
+
+    #[test]
     fn ages_and_sizes_are_human_readable() {
         let now: Timestamp = "2026-11-26T12:00:00Z".parse().unwrap();
         for (at, expected) in [

@@ -9,7 +9,7 @@ use super::BundleRequest;
 use super::logs::{of_file, of_process, of_unit};
 use crate::channel::report;
 use crate::config::{self, Config, ContainerdMode, Sources};
-use crate::doctor::{self, DoctorRequest, LocalNode, NodeView, PROGRAM_DIRS};
+use crate::doctor::{self, DoctorRequest, FoundDaemon, LocalNode, NodeView, PROGRAM_DIRS};
 use crate::metrics::{REVISION, VERSION};
 use crate::status::{EventPage, StatusReport};
 
@@ -60,7 +60,7 @@ impl Context {
         };
         let view = Arc::new(LocalNode::default());
         let socket = request.socket.clone().unwrap_or_else(|| read(&request.sources).paths.admin_socket());
-        request.sources = doctor::sources_in_use(&*view, &request.sources, &socket);
+        request.sources = FoundDaemon::look(&*view, &request.sources, &socket).sources;
         let config = read(&request.sources);
         Self { request, view, config, socket }
     }

@@ -61,11 +61,8 @@ impl Facts {
         let first = view.load(&request.sources);
         let config = first.map(|loaded| loaded.effective.config).unwrap_or_default();
         let admin_socket = request.socket.clone().unwrap_or_else(|| config.paths.admin_socket());
-        let status: Result<StatusReport, String> = ask(&*view, &admin_socket, "/statusz");
-        let pid = status.as_ref().ok().and_then(|status| status.pid);
-        let processes = view.processes();
-        let environment = pid.map_or_else(|| unit_environment(&*view), |pid| environment(&*view, pid));
-        let sources = sources_of_daemon(&*view, &request.sources, pid, &processes, &environment);
+        let FoundDaemon { status, processes, environment, sources } =
+            FoundDaemon::look(&*view, &request.sources, &admin_socket);
         let mut facts = Self {
             program_dirs: program_dirs(&environment),
             devices: ask(&*view, &admin_socket, "/v1/devices").ok(),
@@ -162,30 +159,39 @@ fn variable_of(text: &str) -> Option<(String, String)> {
     Some((name.to_owned(), value.to_owned()))
 }
 
-/// The sources that the daemon reads: its environment counts, and the file and the keys that it was started
-/// with, unless this command names others.
-fn sources_of_daemon(
-    view: &dyn NodeView,
-    given: &Sources,
-    pid: Option<u32>,
-    processes: &[ProcessFacts],
-    environment: &[(String, String)],
-) -> Sources {
-    let mut sources = given.clone();
-    if !environment.is_empty() {
-        let of_daemon = environment.iter().filter(|(name, _)| name.starts_with(VARIABLES));
-        sources.env = of_daemon.cloned().collect();
-    }
-    let own = pid.and_then(|pid| i32::try_from(pid).ok());
-    if let Some(process) = processes.iter().find(|process| Some(process.pid) == own) {
-        if sources.file.is_none() {
-            sources.file = config_file(view, process);
+/// A daemon, as it is found by its admin socket, and where it has its configuration from.
+pub(crate) struct FoundDaemon {
+    /// Its status, or why there is none.
+    status: Result<StatusReport, String>,
+    /// The processes of the node.
+    processes: Vec<ProcessFacts>,
+    /// Its environment; while it does not answer, that of its unit.
+    environment: Vec<(String, String)>,
+    /// Its environment counts, and the file and the keys that it was started with, unless others are given.
+    pub(crate) sources: Sources,
+}
+
+impl FoundDaemon {
+    /// Asks at the admin socket, and looks at the process that answers.
+    pub(crate) fn look(view: &dyn NodeView, given: &Sources, admin_socket: &Path) -> Self {
+        let status: Result<StatusReport, String> = ask(view, admin_socket, "/statusz");
+        let pid = status.as_ref().ok().and_then(|status| status.pid);
+        let processes = view.processes();
+        let environment = pid.map_or_else(|| unit_environment(view), |pid| environment(view, pid));
+        let mut sources = given.clone();
+        if !environment.is_empty() {
+            let of_daemon = environment.iter().filter(|(name, _)| name.starts_with(VARIABLES));
+            sources.env = of_daemon.cloned().collect();
         }
-        if sources.flags.is_empty() {
-            sources.flags = flags(process);
+        let own = pid.and_then(|pid| i32::try_from(pid).ok());
+        if let Some(process) = processes.iter().find(|process| Some(process.pid) == own) {
+            sources.file = sources.file.or_else(|| config_file(view, process));
+            if sources.flags.is_empty() {
+                sources.flags = flags(process);
+            }
         }
+        Self { status, processes, environment, sources }
     }
-    sources
 }
 
 /// The configuration file that a process was started with, if it can be found from here.
@@ -197,15 +203,6 @@ pub(super) fn config_file(view: &dyn NodeView, process: &ProcessFacts) -> Option
     }
     let dir = view.link(Path::new(&format!("/proc/{}/cwd", process.pid))).ok()?;
     Some(dir.join(path))
-}
-
-/// Where the daemon that serves this admin socket has its configuration from, as far as that is not given; that of the next one while
-/// none answers.
-pub(crate) fn sources_in_use(view: &dyn NodeView, given: &Sources, admin_socket: &Path) -> Sources {
-    let status: Option<StatusReport> = ask(view, admin_socket, "/statusz").ok();
-    let pid = status.and_then(|status| status.pid);
-    let environment = pid.map_or_else(|| unit_environment(view), |pid| environment(view, pid));
-    sources_of_daemon(view, given, pid, &view.processes(), &environment)
 }
 
 /// The keys that a daemon was started with.

@@ -28,7 +28,7 @@ pub(super) struct SpanQueue {
     spans: Sender<EndedSpan>,
     closed: CancellationToken,
     counts: Arc<SpanCounters>,
-    /// Whether spans are lost at the moment because the queue is full, which is logged once.
+    /// When it is logged that spans are lost because the queue is full.
     loss: LogPace,
 }
 
