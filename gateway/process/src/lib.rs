@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use nix::sys::signal::Signal;
@@ -139,26 +139,44 @@ pub fn all() -> Vec<Stat> {
 }
 
 /// Whether the process with this id belongs to the root user of the node itself, like this one: all its user
-/// ids are 0, it is in no child pid namespace, and it has the same root directory. A container's process is
-/// thus not trusted, whatever its command line or environment contains, and neither is a process of a user,
-/// not even of a setuid root program.
+/// ids are 0, it is in no child pid namespace, it has the same root directory, and it is in the same mount
+/// namespace or may have every capability that this process may have. A container's process is thus not
+/// trusted, whatever its command line or environment contains, and neither is a process of a user, not even of
+/// a setuid root program.
+///
+/// The mount namespace alone does not decide: a unit with `PrivateTmp=` gives each daemon a new one, and shims
+/// stay in that of the daemon that started them. A container that shares the node's pid namespace, and has
+/// changed its root to a mount of the node's, has fewer capabilities, unless it is privileged, which is to be
+/// root on the node.
 ///
 /// This does not read the memory of the process. Check it before reading any: a process can make a reader of
 /// its memory block forever.
 #[must_use]
 pub fn is_own_root(pid: i32) -> bool {
-    let proc = format!("/proc/{pid}");
-    fs::read_to_string(format!("{proc}/status")).is_ok_and(|status| is_root_here(&status))
-        && is_same(Path::new(&proc).join("root").as_path(), Path::new("/"))
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let status = |proc: &Path| fs::read_to_string(proc.join("status")).unwrap_or_default();
+    let theirs = status(&proc);
+    is_root_here(&theirs)
+        && is_same(&proc.join("root"), Path::new("/"))
+        && (is_same(&proc.join("ns/mnt"), Path::new("/proc/self/ns/mnt"))
+            || has_capabilities_of(&theirs, &status(Path::new("/proc/self"))))
 }
 
 /// Whether a `/proc/<pid>/status` belongs to a root process in the pid namespace of `/proc`. Pure.
 fn is_root_here(status: &str) -> bool {
-    let words = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.map(|line| line.split_whitespace().collect::<Vec<_>>()).unwrap_or_default()
-    };
-    words("Uid:") == ["0"; 4] && words("NSpid:").len() == 1
+    words(status, "Uid:") == ["0"; 4] && words(status, "NSpid:").len() == 1
+}
+
+/// Whether a process may have all capabilities that another one may have, by their `/proc/<pid>/status`. Pure.
+fn has_capabilities_of(status: &str, other: &str) -> bool {
+    let bounding = |status| u64::from_str_radix(words(status, "CapBnd:").first()?, 16).ok();
+    bounding(status).zip(bounding(other)).is_some_and(|(theirs, needed)| theirs & needed == needed)
+}
+
+/// The words after a name in a `/proc/<pid>/status`.
+fn words<'a>(status: &'a str, name: &str) -> Vec<&'a str> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.map(|line| line.split_whitespace().collect()).unwrap_or_default()
 }
 
 fn is_same(one: &Path, other: &Path) -> bool {

@@ -115,3 +115,44 @@ fn processes_of_other_users_or_roots_are_not_own() {
     assert!(is_same(Path::new("/proc/self/root"), Path::new("/")));
     assert!(!is_same(&dir.path().join("none"), &dir.path().join("none")));
 }
+
+#[test]
+fn another_mount_namespace_is_trusted_only_with_all_capabilities() {
+    // As the shims of a daemon whose unit has PrivateTmp, of which each start has a namespace of its own.
+    let private = in_another_mount_namespace(&["sleep", "1000"]);
+    assert!(is_own_root(private.id().pid));
+    // As a container that shares the node's pid namespace, and has changed its root to a mount of the node's.
+    let contained = in_another_mount_namespace(&["setpriv", "--bounding-set=-sys_admin", "sleep", "1000"]);
+    assert!(!is_own_root(contained.id().pid));
+    // Without the namespace it is one of the node's services, which need not have all capabilities.
+    let mut service = Command::new("setpriv");
+    let service = Sleeper::start(service.args(["--bounding-set=-sys_admin", "sleep", "1000"]));
+    wait_for_sleep(&service);
+    assert!(is_own_root(service.id().pid));
+}
+
+#[test]
+fn capabilities_are_those_of_the_bounding_set() {
+    let has =
+        |theirs: &str| has_capabilities_of(theirs, "CapEff:\t0000000000000000\nCapBnd:\t00000000000000f0\n");
+    assert!(has("CapBnd:\t00000000000000f0\n") && has("CapBnd:\t00000000000001f8\n"));
+    assert!(!has("CapEff:\t00000000000000f0\nCapBnd:\t00000000000000e0\n"));
+    assert!(!has("") && !has("CapBnd:\tnone\n"), "nothing is known");
+}
+
+/// A program that `unshare` has replaced itself by, so that the process is the one that was started.
+fn in_another_mount_namespace(command: &[&str]) -> Sleeper {
+    let sleeper = Sleeper::start(Command::new("unshare").arg("--mount").args(command));
+    wait_for_sleep(&sleeper);
+    sleeper
+}
+
+/// Waits until the programs that only prepare have become `sleep`.
+fn wait_for_sleep(sleeper: &Sleeper) {
+    let name = format!("/proc/{}/comm", sleeper.id().pid);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while fs::read_to_string(&name).unwrap().trim_end() != "sleep" {
+        assert!(std::time::Instant::now() < deadline, "{name} is never sleep");
+        std::thread::yield_now();
+    }
+}
