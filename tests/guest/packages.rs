@@ -223,8 +223,25 @@ fn removal_and_purge(node: &GuestNode) {
     let container = node.cri.create(&pod, &container, &config).expect("it is created");
     node.cri.start(&container).expect("it starts");
     node.wait_exit(&container);
+    let disk = state_on_a_disk();
     dpkg_succeeds(&["--purge", "switchyard"]);
     assert_nothing_is_left(&[&pod, &container]);
+    // The disk is still mounted here.
+    assert_eq!(run(&["find", disk, "-mindepth", "1"]), "");
+    run(&["umount", disk]);
+    fs::remove_dir(disk).expect("it is empty");
+}
+
+/// Moves the state to a file system of its own, as operators do, and returns where else that is mounted.
+fn state_on_a_disk() -> &'static str {
+    let disk = "/var/lib/guest-disk";
+    run(&["systemctl", "stop", "switchyard"]);
+    fs::create_dir(disk).expect("the directory is made");
+    run(&["mount", "-t", "tmpfs", "guest-disk", disk]);
+    run(&["cp", "--archive", "--one-file-system", "/var/lib/switchyard/.", disk]);
+    assert_ne!(run(&["find", disk, "-type", "f"]), "");
+    run(&["mount", "--bind", disk, "/var/lib/switchyard"]);
+    disk
 }
 
 /// Checks that no file, process, mount, unit, cgroup, address or rule of ours is on the node.

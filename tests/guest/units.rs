@@ -74,11 +74,14 @@ fn reload_waits_for_the_verdict(_: &GuestNode) {
     assert_eq!(property("switchyard", "ActiveState"), "active");
     let log = run(&["journalctl", "--boot", "--output", "cat", "--unit", "switchyard"]);
     assert!(log.contains("90-reload.toml:3: exec.max_per_container"), "{log}");
+    // SIGHUP does the same without a verdict, which is what logrotate's script sends; the logkeeper ignores it.
+    fs::write(drop_in, "version = 1\n[exec]\nmax_per_container = 78\n").expect("root may");
+    run(&["sh", "-e", "-c", &postrotate()]);
+    assert!(switchyard_tests::host::eventually(LIMIT, || in_force().contains("max_per_container = 78\n")));
     fs::remove_file(drop_in).expect("root may");
     run(&["systemctl", "reload", "switchyard"]);
-    assert!(!in_force().contains("max_per_container = 77\n"));
-    // SIGHUP does the same without a verdict; the logkeeper ignores it.
-    run(&["systemctl", "kill", "--signal=HUP", "--kill-whom=main", "switchyard", "switchyard-logkeeper"]);
+    assert!(!in_force().contains("max_per_container = 78\n"));
+    run(&["systemctl", "kill", "--signal=HUP", "--kill-whom=main", "switchyard-logkeeper"]);
     for unit in ["switchyard", "switchyard-logkeeper"] {
         // It is reloading for a moment.
         assert!(
@@ -88,6 +91,14 @@ fn reload_waits_for_the_verdict(_: &GuestNode) {
         assert_eq!(property(unit, "NRestarts"), "0", "{unit}");
     }
     assert_eq!(property("switchyard", "MainPID"), daemon);
+}
+
+/// The script that logrotate runs when it has renamed the audit log.
+fn postrotate() -> String {
+    let file = fs::read_to_string("/etc/logrotate.d/switchyard").expect("the package has it");
+    let (_, script) = file.split_once("postrotate\n").expect("it has a script");
+    let (script, _) = script.split_once("endscript").expect("the script ends");
+    script.to_owned()
 }
 
 /// Codes and severities of what `switchyard doctor` finds, each with what it saw.
