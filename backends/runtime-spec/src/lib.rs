@@ -41,6 +41,7 @@ pub mod oci;
 pub mod process;
 pub mod resolved;
 pub mod resources;
+pub mod rootfs;
 pub mod seccomp;
 pub mod text;
 pub mod throttles;

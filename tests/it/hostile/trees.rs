@@ -248,3 +248,28 @@ fn working_directory_in_an_open_descriptor_is_rejected() {
     drop(pod);
     node.cri().remove_image(&image).expect("it can be removed");
 }
+
+#[test]
+fn dev_of_an_image_that_is_no_directory_is_rejected() {
+    let node = TestNode::shared();
+    let pod = node.pod("dev");
+    let dev = |name: &str, layer: LayerBuilder| push(&node, name, &busybox().layer(layer.build()));
+    let link = dev("dev-link", LayerBuilder::default().symlink("dev", "/tmp"));
+    let file = dev("dev-file", LayerBuilder::default().file("dev", "", 0o644));
+    for (name, image, what) in [
+        ("link", &link, "a symbolic link"),
+        ("file", &file, "no directory"),
+        ("again", &link, "a symbolic link"),
+    ] {
+        let mut config = node.container(name, &["true"]);
+        config.image = Some(image_spec(image));
+        let status = pod.try_create(&config).expect_err("a runtime would follow it");
+        assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+        assert!(status.message().contains(&format!("/dev of the image is {what}")), "{status}");
+    }
+    let there = dev("dev-dir", LayerBuilder::default().dir("dev", 0o755).file("dev/mine", "", 0o644));
+    assert_eq!(
+        pod.run_shell("test -c /dev/null && echo made", |config| config.image = Some(image_spec(&there))),
+        "made"
+    );
+}

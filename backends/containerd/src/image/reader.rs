@@ -1,4 +1,4 @@
-//! Reads files of an image: its account files, and the initial contents of its volumes.
+//! Looks into an image: for its account files, its `/dev`, and the initial contents of its volumes.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use switchyard_core::Result;
 use switchyard_core::spec::UserSpec;
 use switchyard_core::threads::bulk;
-use switchyard_runtime_spec::ResolvedUser;
 use switchyard_runtime_spec::user::{self, AccountFiles, Accounts};
+use switchyard_runtime_spec::{ResolvedUser, rootfs};
 use switchyard_steps::{Step, reach};
 
 use crate::base::fs::{create_private_dir, io_error};
@@ -25,24 +25,28 @@ pub(crate) fn view_prefix(client: &Client) -> String {
     format!("switchyard-view-{}-", client.instance())
 }
 
-/// Reads images through short-lived view snapshots, and caches their account files.
+/// Reads images through short-lived view snapshots, and caches what creations of tasks need of them.
 #[derive(Debug)]
 pub(crate) struct ImageReader {
     client: Client,
     views: PathBuf,
     /// The largest account file that is read, in bytes.
     largest: u64,
-    accounts: Mutex<HashMap<String, Arc<Accounts>>>,
+    /// Images whose root file system was looked at, by their top layer, with their account files if those were
+    /// needed.
+    known: Mutex<HashMap<String, Option<Arc<Accounts>>>>,
 }
 
-/// The account files of at most so many images are cached.
+/// So many images are cached at most.
 const MAX_CACHED: usize = 128;
 
 /// Account files of an image that are larger in total, in bytes, are not cached but read each time.
 const MAX_CACHED_BYTES: u64 = 64 << 10;
 
-/// The result of reading the account files of an image.
+/// The result of looking at the root file system of an image.
 enum AccountLookup {
+    /// Nothing in it decides on the user.
+    NotNeeded,
     /// The files are small: their contents.
     Cacheable(Accounts),
     /// The files are too large to be cached: the user that was asked for.
@@ -51,15 +55,15 @@ enum AccountLookup {
 
 impl ImageReader {
     pub(crate) fn new(client: Client, views: PathBuf, largest: u64) -> Self {
-        Self { client, views, largest, accounts: Mutex::default() }
+        Self { client, views, largest, known: Mutex::default() }
     }
 
     /// The numeric ids of the user that a task runs as. `top` is the snapshot of the image's top layer, if it
-    /// has layers.
+    /// has layers. An image is looked at once, also for its `/dev` ([`rootfs::check_dev`]).
     ///
     /// # Errors
     /// `InvalidArgument` if the image has no such user or group; `FailedPrecondition` if its account files
-    /// cannot be read or are too large.
+    /// cannot be read or are too large, or its `/dev` is no directory.
     pub(crate) async fn resolve_user(
         &self,
         snapshotter: &str,
@@ -67,17 +71,23 @@ impl ImageReader {
         spec: &UserSpec,
         image_user: &str,
     ) -> Result<ResolvedUser> {
-        let Some(top) = top.filter(|_| user::needs_rootfs(spec, image_user)) else {
-            return user::resolve(spec, image_user, &Accounts::default());
-        };
-        let known = self.accounts.lock().get(top).cloned();
-        if let Some(accounts) = known {
-            return user::resolve(spec, image_user, &accounts);
+        let by_numbers = || user::resolve(spec, image_user, &Accounts::default());
+        let Some(top) = top else { return by_numbers() };
+        let needed = user::needs_rootfs(spec, image_user);
+        let known = self.known.lock().get(top).cloned();
+        match known {
+            Some(_) if !needed => return by_numbers(),
+            Some(Some(accounts)) => return user::resolve(spec, image_user, &accounts),
+            Some(None) | None => {}
         }
         let asked = spec.clone();
         let by_image = image_user.to_owned();
         let largest = self.largest;
         let read = move |root: &Path| {
+            rootfs::check_dev(root)?;
+            if !needed {
+                return Ok(AccountLookup::NotNeeded);
+            }
             let files = AccountFiles::open(root, largest)?;
             if files.bytes() <= MAX_CACHED_BYTES {
                 return files.read().map(AccountLookup::Cacheable);
@@ -85,22 +95,28 @@ impl ImageReader {
             files.resolve(&asked, &by_image).map(AccountLookup::Resolved)
         };
         match self.with_view(snapshotter, top, read).await? {
-            AccountLookup::Resolved(user) => Ok(user),
+            AccountLookup::NotNeeded => {
+                self.remember(top, None);
+                by_numbers()
+            }
+            AccountLookup::Resolved(user) => {
+                self.remember(top, None);
+                Ok(user)
+            }
             AccountLookup::Cacheable(accounts) => {
-                let accounts = self.cache_accounts(top, accounts);
+                let accounts = Arc::new(accounts);
+                self.remember(top, Some(Arc::clone(&accounts)));
                 user::resolve(spec, image_user, &accounts)
             }
         }
     }
 
-    fn cache_accounts(&self, top: &str, accounts: Accounts) -> Arc<Accounts> {
-        let accounts = Arc::new(accounts);
-        let mut cached = self.accounts.lock();
-        if cached.len() >= MAX_CACHED {
-            cached.clear();
+    fn remember(&self, top: &str, accounts: Option<Arc<Accounts>>) {
+        let mut known = self.known.lock();
+        if known.len() >= MAX_CACHED {
+            known.clear();
         }
-        cached.insert(top.to_owned(), Arc::clone(&accounts));
-        accounts
+        known.insert(top.to_owned(), accounts);
     }
 
     /// Calls `read` with the root file system of an image, which is mounted read-only during the call.
