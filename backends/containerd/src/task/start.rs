@@ -47,10 +47,7 @@ impl Tasks {
         let entry = self.table.get(id)?;
         let guard = plain_step("wait_for_process_lock", entry.lock_process()).await;
         // Nothing has been done yet: a task whose start is refused here can be started later.
-        if entry.uses_logkeeper() {
-            let ready = plain_step("wait_for_logkeeper", self.exits.health.wait_logkeeper()).await;
-            ready.map_err(|error| error.with_reason(Reason::NotBegun))?;
-        }
+        self.wait_ready(&entry).await.map_err(|error| error.with_reason(Reason::NotBegun))?;
         match self.launch(&entry).await {
             Ok(started) => Ok(started),
             Err(error) => {
@@ -68,6 +65,18 @@ impl Tasks {
                 Err(error)
             }
         }
+    }
+
+    /// Checks that what a start needs is there, and waits for a logkeeper that is busy.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason.
+    async fn wait_ready(&self, entry: &TaskEntry) -> Result<()> {
+        self.exits.health.check_containerd()?;
+        if entry.uses_logkeeper() {
+            plain_step("wait_for_logkeeper", self.exits.health.wait_logkeeper()).await?;
+        }
+        Ok(())
     }
 
     async fn launch(&self, entry: &TaskEntry) -> Result<Started> {
