@@ -31,14 +31,17 @@ fn slow_to_exec(root: &PrivateRoot) -> String {
     format!("[containerd.runtimes.runc]\nbinary = {program:?}\n")
 }
 
+/// More than a pipe holds, and than the daemon keeps of one command.
+const LARGE_OUTPUT: [&str; 4] = ["head", "-c", "3000000", "/dev/zero"];
+
 /// So many commands at once, of which each caller gives up after its own time: from before the start on.
-fn abandon(node: &TestNode, container: &str, count: u32) {
+fn abandon(node: &TestNode, container: &str, command: &[&str], count: u32) {
     thread::scope(|scope| {
         for number in 0..count {
             let patience = Duration::from_millis(u64::from(5 + number * 1_500 / count));
             let cri = node.cri().with_timeout(patience);
             // Whether it is answered is a matter of the machine.
-            scope.spawn(move || drop(cri.exec(container, &["echo", "hi"], 0)));
+            scope.spawn(move || drop(cri.exec(container, command, 0)));
         }
     });
 }
@@ -47,15 +50,48 @@ fn abandon(node: &TestNode, container: &str, count: u32) {
 fn commands_whose_callers_give_up_wedge_no_pod() {
     let node = TestNode::start();
     let before = node.leak_scan();
-    for count in [40, 80, 200] {
+    for (command, count) in
+        [(&["echo", "hi"][..], 40), (&["echo", "hi"], 80), (&["echo", "hi"], 200), (&LARGE_OUTPUT, 40)]
+    {
         let pod = node.pod("storm");
         let id = pod.start_shell("main", "exec sleep 1000");
-        abandon(&node, &id, count);
+        abandon(&node, &id, command, count);
         let answers = || node.cri().exec(&id, &["true"], 10).is_ok_and(|answer| answer.exit_code == 0);
-        assert!(eventually(LIMIT, answers), "after {count}: {}", node.daemon().tail());
+        assert!(eventually(LIMIT, answers), "after {count} of {command:?}: {}", node.daemon().tail());
         node.cri().stop_pod(pod.id()).expect("its shim answers");
         drop(pod);
     }
+    assert_no_leaks_since(&node, &before);
+}
+
+/// As after a stall of a node: the kubelet has given up each probe of these ten seconds, and the daemon reads them all at once.
+#[test]
+fn probes_of_a_hundred_containers_hold_after_a_stall() {
+    let node = TestNode::start();
+    let before = node.leak_scan();
+    let pods: Vec<_> = (0..5).map(|number| node.pod(&format!("stalled-{number}"))).collect();
+    let mut containers = Vec::new();
+    for pod in &pods {
+        containers.extend((0..20).map(|number| pod.start_shell(&format!("c{number}"), "exec sleep 1000")));
+    }
+    let stalled = SuspendedProcess::new(node.daemon().pid());
+    for _ in 0..10 {
+        thread::scope(|scope| {
+            for id in &containers {
+                let cri = node.cri().with_timeout(Duration::from_secs(1));
+                scope.spawn(move || drop(cri.exec(id, &["true"], 1)));
+            }
+        });
+    }
+    drop(stalled);
+    for id in &containers {
+        let answers = || node.cri().exec(id, &["true"], 10).is_ok_and(|answer| answer.exit_code == 0);
+        assert!(eventually(LIMIT, answers), "{}", node.daemon().tail());
+    }
+    for pod in &pods {
+        node.cri().stop_pod(pod.id()).expect("its shim answers");
+    }
+    drop(pods);
     assert_no_leaks_since(&node, &before);
 }
 
