@@ -62,11 +62,15 @@ pub(super) fn page_refusal(known: &KnownHosts, request: &Request<impl Body>) -> 
 /// The host that a request names; `None` for one of HTTP/1.0 without a Host header.
 fn named(request: &Request<impl Body>) -> Result<Option<Authority>, &'static str> {
     let mut named = request.headers().get_all(HOST).iter();
+    let invalid = "the host is not a valid name\n";
+    // A user before the host, which HTTP does not allow there (RFC 9110, section 4.2.4), could pass for its name.
+    let without_user =
+        |host: Authority| if host.as_str().contains('@') { Err(invalid) } else { Ok(Some(host)) };
     match (request.uri().authority(), named.next(), named.next()) {
         (_, _, Some(_)) => Err("a request must name exactly one host\n"),
-        (Some(target), _, None) => Ok(Some(target.clone())),
+        (Some(target), _, None) => without_user(target.clone()),
         (None, Some(host), None) => {
-            Authority::try_from(host.as_bytes()).map(Some).map_err(|_| "the host is not a valid name\n")
+            Authority::try_from(host.as_bytes()).map_err(|_| invalid).and_then(without_user)
         }
         // HTTP/1.0 needs no Host header. Browsers, against which this check protects, always send one.
         (None, None, None) if request.version() < Version::HTTP_11 => Ok(None),
@@ -128,7 +132,7 @@ mod tests {
             check(&loopback(), &[host], Some(StatusCode::MISDIRECTED_REQUEST));
             check(&Hosts::Any, &[host], None);
         }
-        for hosts in [&["", ""][..], &["localhost", "evil.example"], &["a b"], &[]] {
+        for hosts in [&["", ""][..], &["localhost", "evil.example"], &["a b"], &["user@localhost"], &[]] {
             check(&loopback(), hosts, Some(StatusCode::BAD_REQUEST));
         }
     }
