@@ -4,7 +4,9 @@
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
+use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe::Receiver;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{sleep, timeout};
 
@@ -85,6 +88,14 @@ pub(crate) struct Call<'a> {
     pub(crate) verb: Verb,
     pub(crate) attachment: &'a Attachment,
     pub(crate) config: &'a [u8],
+}
+
+/// A plugin that runs, with our ends of its pipes.
+struct RunningPlugin {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: Receiver,
+    stderr: Receiver,
 }
 
 /// The output and exit status of a plugin.
@@ -175,7 +186,9 @@ impl Plugins {
     /// Runs a plugin and returns what it wrote to stdout.
     ///
     /// Cancel safety: dropping the future kills the plugin with its process group; how far it got is unknown,
-    /// so DEL has to follow. A child that left the process group is not killed.
+    /// so DEL has to follow. A child that left the process group is not killed. If this process ends instead, the
+    /// plugin runs to its end: a plugin that is killed during DEL leaves rules that no later DEL finds. So a process
+    /// that ends must not drop the future first.
     pub(crate) async fn call(&self, call: Call<'_>) -> Result<Vec<u8>, Error> {
         let end = self.observer.as_ref().and_then(|observer| observer.began(call.plugin, call.verb));
         let result = self.run(call).await;
@@ -188,9 +201,11 @@ impl Plugins {
     async fn run(&self, call: Call<'_>) -> Result<Vec<u8>, Error> {
         let run = |source| Error::Run { plugin: call.plugin.to_owned(), verb: call.verb, source };
         let path = self.find(call.network, call.plugin)?;
-        let mut child = spawn(&mut self.command(&path, call)).await.map_err(run)?;
+        let RunningPlugin { mut child, stdin, stdout, stderr } =
+            self.start(&path, call).await.map_err(run)?;
         let mut group = ProcessGroup(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
-        let result = timeout(self.limits.plugin, communicate(&mut child, call.config)).await;
+        let printed = communicate(&mut child, write_config(stdin, call.config), stdout, stderr);
+        let result = timeout(self.limits.plugin, printed).await;
         let plugin = call.plugin.to_owned();
         let verb = call.verb;
         match result {
@@ -214,6 +229,16 @@ impl Plugins {
         }
     }
 
+    async fn start(&self, path: &Path, call: Call<'_>) -> io::Result<RunningPlugin> {
+        let (stdout, to_stdout) = output_pipe()?;
+        let (stderr, to_stderr) = output_pipe()?;
+        let mut command = self.command(path, call);
+        command.stdout(to_stdout).stderr(to_stderr);
+        let mut child = spawn(&mut command).await?;
+        let stdin = child.stdin.take().ok_or_else(|| io::Error::other("the pipe to its stdin is missing"))?;
+        Ok(RunningPlugin { child, stdin, stdout, stderr })
+    }
+
     /// A plugin gets the variables of the specification and PATH, and nothing else of the daemon's
     /// environment.
     fn command(&self, path: &Path, call: Call<'_>) -> Command {
@@ -235,8 +260,6 @@ impl Plugins {
             .env("CNI_PATH", dirs)
             .current_dir("/")
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true);
         command
@@ -256,22 +279,28 @@ async fn spawn(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Writes the configuration to a plugin, and reads its output until it has exited.
-async fn communicate(child: &mut Child, config: &[u8]) -> Result<PluginOutput, OutputError> {
-    let missing = || OutputError::Io(io::Error::other("a pipe to the plugin is missing"));
-    let stdin = child.stdin.take().ok_or_else(missing)?;
-    let out = child.stdout.take().ok_or_else(missing)?;
-    let err = child.stderr.take().ok_or_else(missing)?;
+/// A pipe for the output of a plugin: our end, and the plugin's. The plugin's end is a reading end too, so that a
+/// plugin that outlives this process is not ended by SIGPIPE when it writes its next line. Our end still sees the end
+/// of the output, when the last process that has the plugin's end has closed it.
+fn output_pipe() -> io::Result<(Receiver, Stdio)> {
+    let (read, write) = io::pipe()?;
+    let path = format!("/proc/self/fd/{}", write.as_raw_fd());
+    let both = OpenOptions::new().read(true).write(true).open(path)?;
+    Ok((Receiver::from_owned_fd(OwnedFd::from(read))?, both.into()))
+}
+
+/// Has the configuration written to a plugin by `write`, and reads its output until it has exited.
+async fn communicate(
+    child: &mut Child,
+    write: impl Future<Output = Result<(), OutputError>>,
+    out: Receiver,
+    err: Receiver,
+) -> Result<PluginOutput, OutputError> {
     let mut stdout = Vec::new();
     let mut stderr = Vec::new();
     let status = {
         let pipes = async {
-            tokio::try_join!(
-                write_config(stdin, config),
-                read_limited(out, &mut stdout),
-                read_tail(err, &mut stderr)
-            )
-            .map(drop)
+            tokio::try_join!(write, read_limited(out, &mut stdout), read_tail(err, &mut stderr)).map(drop)
         };
         tokio::pin!(pipes);
         tokio::select! {

@@ -6,10 +6,12 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use switchyard_nomad::launcher::COOKIE;
+use tokio::runtime::Runtime;
 
 use crate::channel::report;
 use crate::config::{self, ConfigError, DEFAULT_FILE, DOCUMENTED, Sources};
 use crate::detach::{self, ALREADY_RUNNING, Detach, DetachError};
+use crate::lock::DirLocks;
 use crate::metrics::{REVISION, VERSION};
 use crate::output::{Format, print, print_error, print_json};
 use crate::serve::ServeError;
@@ -316,11 +318,19 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
         .build()
         .map_err(CliError::Runtime)?;
     let wiring = crate::wiring::Wiring::real();
-    let daemon = serve::run(loaded, wiring, &exe, log_level, traces, Shutdown::default());
+    let mut locks = DirLocks::default();
+    let daemon = serve::run(loaded, wiring, &exe, log_level, traces, Shutdown::default(), &mut locks);
     let ended = runtime.block_on(Box::pin(daemon));
-    // A blocking call that does not return must not delay the end of the process.
-    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    leave(runtime, locks);
     Ok(ended?)
+}
+
+/// Leaves what is still at work for the end of this process, which is near. It ends there as at a kill, after which
+/// the next daemon knows how to go on. A runtime that is shut down would drop its work instead: that kills CNI plugins
+/// half-way, whose rules no later DEL finds. The kernel releases the locks with the process, when nothing works any
+/// more.
+fn leave(runtime: Runtime, locks: DirLocks) {
+    std::mem::forget((runtime, locks));
 }
 
 /// Makes this process not dumpable: its memory holds credentials and output of containers. So it leaves no
@@ -412,5 +422,45 @@ fn version(output: Format) -> io::Result<()> {
             "revision": REVISION,
             "cri": "v1",
         })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::lock::{DirLock, LockError};
+
+    /// Tells when it is dropped.
+    struct Work(Arc<AtomicBool>);
+
+    impl Drop for Work {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn end_of_the_daemon_drops_no_work_and_keeps_the_locks() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let mut locks = DirLocks::default();
+        locks.acquire([dirs[0].path(), dirs[1].path()]).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let dropped = Arc::new(AtomicBool::new(false));
+        let (began, begun) = tokio::sync::oneshot::channel();
+        let work = Work(Arc::clone(&dropped));
+        runtime.spawn(async move {
+            let _work = work;
+            began.send(()).unwrap();
+            std::future::pending::<()>().await;
+        });
+        runtime.block_on(begun).unwrap();
+        leave(runtime, locks);
+        assert!(!dropped.load(Ordering::SeqCst), "it is cut off as it works");
+        for dir in &dirs {
+            assert!(matches!(DirLock::acquire(dir.path()), Err(LockError::Held { .. })));
+        }
     }
 }

@@ -22,6 +22,11 @@ pub struct DirLock {
     _file: File,
 }
 
+/// The locks of a daemon's directories. Whoever runs the daemon keeps them until nothing works for it any more, because
+/// the next daemon begins when they are gone.
+#[derive(Debug, Default)]
+pub struct DirLocks(Vec<DirLock>);
+
 /// Why a directory cannot be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -83,6 +88,19 @@ impl DirLock {
         writeln!(file, "{}", std::process::id()).map_err(fail)?;
         switchyard_steps::reach(switchyard_steps::Step::DirLocked);
         Ok(Self { _file: file })
+    }
+}
+
+impl DirLocks {
+    /// Locks these directories too, as [`DirLock::acquire`] does.
+    ///
+    /// # Errors
+    /// Those of [`DirLock::acquire`]; the locks before it are kept.
+    pub fn acquire(&mut self, dirs: [&Path; 2]) -> Result<(), LockError> {
+        for dir in dirs {
+            self.0.push(DirLock::acquire(dir)?);
+        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,8 @@
 //! Start: directories → locks → sockets (calls queue) → admin HTTP (alive, not ready) → backend → managed
 //! containerd and logkeeper → frontends (requests wait, queries of the daemon's status are answered) →
 //! recovery → ready. Stop: no new requests → running operations end, then the watches, then the backend's
-//! cleanup, all by one deadline → sockets are removed. Containers, containerd and the logkeeper keep running.
+//! cleanup, all by one deadline → sockets are removed. What is still at work then ends with the process, as at a kill.
+//! Containers, containerd, the logkeeper and CNI plugins keep running.
 
 use std::fs;
 use std::future::Future;
@@ -30,7 +31,7 @@ use crate::credentials::{CredentialError, Credentials, MetricsCredentials, Stamp
 use crate::device_parts::{DeviceContext, DeviceParts};
 use crate::history::History;
 use crate::listener::{GuardedListener, ListenError, SocketFile, own_connections};
-use crate::lock::{DirLock, LockError};
+use crate::lock::{DirLocks, LockError};
 use crate::managed::{State, make_dir};
 use crate::metrics::{Metrics, VERSION};
 use crate::node::Node;
@@ -153,7 +154,10 @@ fn raise_file_limit() {
 }
 
 /// Runs the daemon until `shutdown`, which also ends it at SIGTERM and SIGINT. `exe` is our own binary, and
-/// `log_level` the level of its log. Without `traces` nothing is traced.
+/// `log_level` the level of its log. Without `traces` nothing is traced. `locks` receives the locks of its directories.
+///
+/// When it returns, operations that did not end in time may still be at work on the runtime. They must not be dropped,
+/// which would kill CNI plugins half-way, but end with the process, as at a kill. Until then `locks` must be kept.
 ///
 /// # Errors
 /// [`ServeError`]; processes that it started keep running.
@@ -164,6 +168,7 @@ pub async fn run(
     log_level: LogLevel,
     traces: Option<TraceSettings>,
     shutdown: Shutdown,
+    locks: &mut DirLocks,
 ) -> Result<(), ServeError> {
     let begin = Instant::now();
     let Loaded { sources, effective, files, .. } = loaded;
@@ -171,7 +176,7 @@ pub async fn run(
     let (reloader, reloads) = Reloader::new(sources, effective);
     tracing::info!(version = VERSION, pid = std::process::id(), ?files, "switchyard starts");
     raise_file_limit();
-    let _locks = lock_directories(&config)?;
+    lock_directories(&config, locks)?;
     let begin = StartTimes { at: begin, locked: begin.elapsed() };
     let hangup = reloader.clone();
     shutdown.on_signals(move || hangup.request()).map_err(ServeError::Signals)?;
@@ -253,12 +258,12 @@ pub async fn run(
     daemon.shutdown.fault().map_or(Ok(()), |why| Err(ServeError::Part(why.to_owned())))
 }
 
-fn lock_directories(config: &Config) -> Result<[DirLock; 2], ServeError> {
+fn lock_directories(config: &Config, locks: &mut DirLocks) -> Result<(), ServeError> {
     let paths = &config.paths;
     for (path, mode) in [(&paths.state, 0o700), (&paths.run, 0o711)] {
         make_dir(path, mode).map_err(|source| ServeError::File { path: path.clone(), source })?;
     }
-    Ok([DirLock::acquire(&paths.state)?, DirLock::acquire(&paths.run)?])
+    Ok(locks.acquire([&paths.state, &paths.run])?)
 }
 
 impl Daemon {

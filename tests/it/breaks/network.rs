@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1::PodSandboxState;
+use switchyard_tests::daemon::Daemon;
 use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::prereq;
@@ -19,8 +20,14 @@ use super::{LIMIT, assert_no_leaks_since, assert_not_ready, assert_recovers, ref
 /// it passes on the result.
 const PLUGIN: &str = r#"#!/bin/sh
 input=$(cat)
+echo "$CNI_COMMAND begins" >>"DIR/runs"
 case $(cat "DIR/$CNI_COMMAND" 2>/dev/null) in
 fail) echo '{"cniVersion":"1.0.0","code":7,"msg":"a planned failure"}'; exit 1 ;;
+held)
+  echo >"DIR/held"
+  while [ -e "DIR/hold" ]; do sleep 0.05; done
+  echo 'its work goes on' >&2
+  echo "$CNI_COMMAND is done" >>"DIR/runs" ;;
 hang) echo >"DIR/hung"; exec "DIR/hangs" 1000 ;;
 nonsense) echo 'this is no result'; exit 0 ;;
 version) echo '{"cniVersion":"7.7.7","ips":[]}'; exit 0 ;;
@@ -45,6 +52,11 @@ struct FaultyCniNode {
 
 impl FaultyCniNode {
     fn start() -> Self {
+        Self::start_within(2)
+    }
+
+    /// With a plugin that may take so many seconds.
+    fn start_within(seconds: u32) -> Self {
         let mut place = PathBuf::new();
         let node = TestNode::start_configured(|root| {
             let dir = root.path().join("cni/wayward");
@@ -62,7 +74,7 @@ impl FaultyCniNode {
             plugins.push(json!({ "type": "wayward" }));
             fs::write(&file, list.to_string()).expect("the root can be written");
             let conf = format!(
-                "[network]\nplugin_timeout_seconds = 2\nbin_dirs = [{dir:?}, {:?}]\n",
+                "[network]\nplugin_timeout_seconds = {seconds}\nbin_dirs = [{dir:?}, {:?}]\n",
                 prereq::CNI_BIN_DIR
             );
             place = dir;
@@ -218,4 +230,50 @@ fn missing_cni_plugin_is_reported_and_pods_stop_when_it_returns() {
     node.cri().stop_pod(pod.id()).expect("it can be stopped again");
     drop(pod);
     assert_no_leaks_since(node, &before);
+}
+
+/// The daemon ends while a plugin removes a network: the plugin is left to finish, and the next daemon waits for it
+/// before it repeats the removal. A plugin that is killed then leaves packet rules that no later DEL finds.
+fn del_outlives(end: impl FnOnce(&mut Daemon)) {
+    let wayward = FaultyCniNode::start_within(60);
+    let node = &wayward.node;
+    let cri = node.cri().with_timeout(SOON);
+    let before = node.leak_scan();
+    let pod = node.pod("held");
+    let runs = || {
+        let text = fs::read_to_string(wayward.dir.join("runs")).unwrap_or_default();
+        text.lines().filter(|line| line.starts_with("DEL")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    fs::write(wayward.dir.join("hold"), "").expect("the root can be written");
+    wayward.set_plugin_fault("DEL", "held");
+    std::thread::scope(|scope| {
+        let stop = scope.spawn(|| cri.stop_pod(pod.id()));
+        assert!(eventually(LIMIT, || wayward.dir.join("held").exists()), "{}", node.daemon().tail());
+        wayward.clear_plugin_fault("DEL");
+        end(&mut node.daemon());
+        stop.join().expect("a call does not panic").expect_err("the daemon has ended");
+    });
+    node.daemon().restart();
+    std::thread::scope(|scope| {
+        let again = scope.spawn(|| cri.stop_pod(pod.id()));
+        // Other pods are not held up.
+        let another = node.pod("another");
+        assert_eq!(another.status().state(), PodSandboxState::SandboxReady);
+        assert_eq!(runs(), ["DEL begins"]);
+        fs::remove_file(wayward.dir.join("hold")).expect("it is there");
+        again.join().expect("a call does not panic").expect("it can be stopped");
+    });
+    assert_eq!(runs()[..3], ["DEL begins", "DEL is done", "DEL begins"]);
+    drop(pod);
+    assert_no_leaks_since(node, &before);
+}
+
+#[test]
+fn cni_del_of_a_stopped_daemon_is_finished_and_awaited() {
+    del_outlives(|daemon| assert!(daemon.terminate().success()));
+}
+
+#[test]
+fn cni_del_of_a_killed_daemon_is_finished_and_awaited() {
+    del_outlives(Daemon::kill9);
 }

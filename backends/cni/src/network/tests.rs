@@ -1,11 +1,16 @@
 //! The chain of plugins, with stand-in plugins.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::kill;
+use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -13,7 +18,7 @@ use serde_json::json;
 use super::*;
 use crate::attachment::{Bandwidth, Capabilities, Dns, IpRange, PortMapping, Protocol};
 use crate::error::one_line;
-use crate::plugin::{PluginObserver, RunEnd};
+use crate::plugin::{Limits, PluginObserver, RunEnd};
 use crate::testing::{Bench, SHORT, attachment, list, result};
 
 #[tokio::test]
@@ -270,6 +275,61 @@ async fn dropping_an_add_kills_the_plugin_with_its_children() {
     assert_eq!(bench.order(), ["ADD one"]);
 }
 
+/// The variable with the directory of a plugin, for a process of [`plugin_of_a_killed_caller_runs_to_its_end`].
+const PLUGIN_DIR: &str = "SWITCHYARD_TEST_PLUGIN_DIR";
+
+/// A DEL that tells in the FIFO `told` how far it is, waits until `hold` is written to, and prints on its way.
+const HELD_DEL: &str = "exec 9> told; echo begun >&9; read go < hold; \
+     echo on the way >&2; echo on the way; echo finished >&9";
+
+/// Waits for the first bytes in a FIFO that is open without blocking.
+fn read_begin(told: &mut File, caller: &mut Child) -> String {
+    let mut bytes = [0; 64];
+    loop {
+        match told.read(&mut bytes) {
+            // Before the first writer has opened it, it is at its end.
+            Ok(0) => {}
+            Ok(read) => return String::from_utf8_lossy(&bytes[..read]).into_owned(),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+        }
+        assert_eq!(caller.try_wait().unwrap(), None, "the caller ends by a kill only");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn plugin_of_a_killed_caller_runs_to_its_end() {
+    if let Some(dir) = std::env::var_os(PLUGIN_DIR) {
+        let list =
+            NetworkList::parse(Path::new("x"), list("1.0.0", &["one"]).to_string().as_bytes()).unwrap();
+        let network = Network::new(Arc::new(list), Plugins::new([PathBuf::from(dir)], Limits::default()));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(network.del(&attachment(), None)).unwrap();
+        return;
+    }
+    let bench = Bench::new();
+    bench.plugin("one", HELD_DEL);
+    let [told, hold] = ["log/told", "log/hold"].map(|name| bench.path(name));
+    for fifo in [&told, &hold] {
+        nix::unistd::mkfifo(fifo, Mode::S_IRWXU).unwrap();
+    }
+    let mut told = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(told).unwrap();
+    let mut caller = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "network::tests::plugin_of_a_killed_caller_runs_to_its_end"])
+        .env(PLUGIN_DIR, bench.path("bin"))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert_eq!(read_begin(&mut told, &mut caller), "begun\n");
+    caller.kill().unwrap();
+    caller.wait().unwrap();
+    fs::write(&hold, "go\n").unwrap();
+    fcntl(&told, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    let mut rest = String::new();
+    told.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "finished\n", "it was ended by what it printed");
+}
+
 #[tokio::test]
 async fn child_holding_pipes_does_not_delay_the_result() {
     let bench = Bench::new();
@@ -291,7 +351,7 @@ async fn rollback_has_its_own_deadline() {
     let bench = Bench::new();
     bench.plugin("one", "[ $CNI_COMMAND = ADD ] && exit 1; exec sleep 300");
     let list = NetworkList::parse(Path::new("x"), list("1.0.0", &["one"]).to_string().as_bytes()).unwrap();
-    let limits = crate::plugin::Limits { plugin: Duration::from_secs(60), undo: Duration::from_millis(200) };
+    let limits = Limits { plugin: Duration::from_secs(60), undo: Duration::from_millis(200) };
     let network = Network::new(Arc::new(list), Plugins::new([bench.path("bin")], limits));
     let begin = Instant::now();
     let error = network.add(&attachment()).await.unwrap_err();

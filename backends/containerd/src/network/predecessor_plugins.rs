@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -79,25 +79,37 @@ async fn wait_all_exited(all: &[ProcessId], limit: Duration) -> bool {
     true
 }
 
-/// Processes that work on a network namespace pinned below `pins`, with the id of its sandbox. A plugin gets
-/// the path of the namespace in its environment, and the programs that it runs inherit that. Only processes
-/// of the node's own root user are considered: a user's or a container's process can have any environment.
+/// Processes that work on the network of a sandbox, with its id. A plugin gets the path of the namespace, which is pinned
+/// below `pins`, in its environment, and the programs that it runs inherit that. Without a namespace, as after a reboot,
+/// it gets the id alone. Only processes of the node's own root user are considered: a user's or a container's process
+/// can have any environment.
 fn find_plugin_processes<I: FromStr>(pins: &Path) -> Vec<(ProcessId, I)> {
     let plugin = |process: ProcessId| {
-        let path = switchyard_process::is_own_root(process.pid).then(|| namespace_of(process.pid))??;
-        let id = path.strip_prefix(pins).ok()?.iter().next()?.to_str()?.parse().ok()?;
+        let environment =
+            switchyard_process::is_own_root(process.pid).then(|| environment_of(process.pid))??;
+        let id = sandbox_of(&environment, pins)?;
         // Checked last: if the pid still belongs to the same process, so did the environment that was read.
         process.is_alive().then_some((process, id))
     };
     switchyard_process::all().into_iter().filter_map(|stat| plugin(stat.id)).collect()
 }
 
-/// The path of the namespace that a plugin works on; `None` for any other process, and for a zombie.
-fn namespace_of(pid: i32) -> Option<PathBuf> {
-    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let mut lines = environment.split(|byte| *byte == 0);
-    let path = lines.find_map(|line| line.strip_prefix(b"CNI_NETNS="))?;
-    Some(PathBuf::from(OsStr::from_bytes(path)))
+/// The environment of a process; `None` if it is gone.
+fn environment_of(pid: i32) -> Option<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/environ")).ok()
+}
+
+/// The sandbox that a plugin with this environment works on; `None` for any other process, and for a zombie. Pure.
+fn sandbox_of<I: FromStr>(environment: &[u8], pins: &Path) -> Option<I> {
+    let value = |name: &str| {
+        let mut lines = environment.split(|byte| *byte == 0);
+        lines.find_map(|line| line.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+    };
+    let id = match Path::new(OsStr::from_bytes(value("CNI_NETNS")?)) {
+        none if none.as_os_str().is_empty() => OsStr::from_bytes(value("CNI_CONTAINERID")?),
+        namespace => namespace.strip_prefix(pins).ok()?.iter().next()?,
+    };
+    id.to_str()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -113,7 +125,11 @@ mod tests {
         let process = ProcessId::of(i32::try_from(child.id()).unwrap()).unwrap();
         // Until the child has called `execve`, its environment is that of the test process.
         let deadline = Instant::now() + KILL_TIMEOUT;
-        while namespace_of(process.pid).is_none_or(|path| path != netns) && Instant::now() < deadline {
+        let begun = || {
+            environment_of(process.pid)
+                .is_some_and(|text| sandbox_of::<String>(&text, Path::new("/")).is_some())
+        };
+        while !begun() && Instant::now() < deadline {
             std::thread::yield_now();
         }
         (child, process)
@@ -125,7 +141,9 @@ mod tests {
         let netns = dir.path().join("abc/net");
         let (mut plugin, process) = start(0, &netns);
         let (mut foreign, other) = start(65_534, &netns);
-        assert_eq!(namespace_of(other.pid), Some(netns), "it has the environment of a plugin");
+        let environment = environment_of(other.pid).unwrap();
+        let named = sandbox_of::<String>(&environment, dir.path());
+        assert_eq!(named.as_deref(), Some("abc"), "it has the environment of a plugin");
         assert_eq!(find_plugin_processes::<String>(dir.path()), [(process, "abc".to_owned())]);
         assert!(find_plugin_processes::<String>(&dir.path().join("other")).is_empty());
         assert!(!wait_all_exited(&[process], Duration::ZERO).await);
@@ -134,6 +152,21 @@ mod tests {
         assert!(wait_all_exited(&[process], Duration::ZERO).await);
         foreign.kill().unwrap();
         foreign.wait().unwrap();
+    }
+
+    #[test]
+    fn a_plugin_is_known_by_its_namespace_or_without_one_by_its_sandbox() {
+        let check = |lines: &[&str], expected: Option<u32>| {
+            let environment = lines.iter().map(|line| format!("{line}\0")).collect::<String>();
+            assert_eq!(sandbox_of(environment.as_bytes(), Path::new("/pins")), expected, "{lines:?}");
+        };
+        check(&["PATH=/bin", "CNI_NETNS=/pins/7/net", "CNI_CONTAINERID=8"], Some(7));
+        check(&["CNI_NETNS=/elsewhere/7/net", "CNI_CONTAINERID=8"], None);
+        check(&["CNI_NETNS=", "CNI_CONTAINERID=8"], Some(8));
+        check(&["CNI_NETNS=", "CNI_CONTAINERID=no-id"], None);
+        check(&["CNI_NETNS="], None);
+        check(&["CNI_CONTAINERID=8", "CNI_NETNSX=/pins/7/net"], None);
+        check(&[], None);
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use switchyard::channel;
 use switchyard::config::{Loaded, Sources, load};
 use switchyard::detach::read_pid_file;
+use switchyard::lock::DirLocks;
 use switchyard::serve::{self, ServeError};
 use switchyard::shutdown::Shutdown;
 use switchyard::status::{DevicesView, Objects, StatusReport};
@@ -76,7 +77,8 @@ impl ServedDaemon {
         let wiring = over(fake);
         let ended = shutdown.clone();
         let task = tokio::spawn(async move {
-            Box::pin(serve::run(loaded, wiring, &exe(), log_level(), traces, ended)).await
+            let mut locks = DirLocks::default();
+            Box::pin(serve::run(loaded, wiring, &exe(), log_level(), traces, ended, &mut locks)).await
         });
         Daemon { shutdown, task }
     }
