@@ -13,6 +13,7 @@ mod network;
 mod registries;
 mod runtimes;
 mod shim_answers;
+mod shim_wakes;
 mod shims;
 mod versions;
 

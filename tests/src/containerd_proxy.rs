@@ -1,6 +1,6 @@
 //! A gRPC proxy in front of a real containerd. It forwards every call, and simulates other containerds:
 //! another version, missing calls, late answers, a sandbox store as newer versions have, a database that
-//! hangs or a full disk.
+//! hangs, or a disk that is full, read-only or fails.
 
 mod store;
 
@@ -53,7 +53,33 @@ struct ProxyBehaviour {
     delayed: Vec<String>,
     silent: Vec<String>,
     full: Vec<String>,
+    /// Parts of paths, and what the calls answer.
+    failing: Vec<(String, &'static str)>,
+    /// Parts of paths, and whether a call was received and is held.
+    held: Vec<(String, watch::Sender<bool>)>,
     sandboxes: Option<Sandboxes>,
+}
+
+/// Calls that the proxy holds. Dropping this lets them go on.
+#[derive(Debug)]
+pub struct HeldCalls {
+    behaviour: Arc<Mutex<ProxyBehaviour>>,
+    part: String,
+    told: watch::Receiver<bool>,
+}
+
+impl HeldCalls {
+    /// Whether a call is held.
+    #[must_use]
+    pub fn has_call(&self) -> bool {
+        *self.told.borrow()
+    }
+}
+
+impl Drop for HeldCalls {
+    fn drop(&mut self) {
+        lock(&self.behaviour).held.retain(|(part, _)| *part != self.part);
+    }
 }
 
 impl fmt::Debug for ContainerdProxy {
@@ -136,6 +162,20 @@ impl ContainerdProxy {
         lock(&self.behaviour).full = parts.iter().map(|part| (*part).to_owned()).collect();
     }
 
+    /// From now on fails all calls whose path contains one of these as containerd does for such an error of its disk, as in
+    /// `read-only file system` or `input/output error`.
+    pub fn set_failing(&self, parts: &[&str], error: &'static str) {
+        lock(&self.behaviour).failing = parts.iter().map(|part| ((*part).to_owned(), error)).collect();
+    }
+
+    /// From now on holds calls whose path contains `part` until the answer is dropped; it tells whether one is held.
+    #[must_use]
+    pub fn hold(&self, part: &str) -> HeldCalls {
+        let (received, told) = watch::channel(false);
+        lock(&self.behaviour).held.push((part.to_owned(), received));
+        HeldCalls { behaviour: Arc::clone(&self.behaviour), part: part.to_owned(), told }
+    }
+
     /// From now on has a sandbox store, which is empty at first.
     pub fn enable_sandbox_store(&self) {
         lock(&self.behaviour).sandboxes = Some(Sandboxes::default());
@@ -164,12 +204,14 @@ fn channel(socket: PathBuf) -> Channel {
 
 async fn answer(channel: Channel, shape: &Mutex<ProxyBehaviour>, request: Request<Body>) -> Response<Body> {
     let path = request.uri().path().to_owned();
-    let (version, lacks, late, silent, full, stores) = {
+    wait_while_held(shape, &path).await;
+    let (version, lacks, late, silent, full, failing, stores) = {
         let shape = lock(shape);
         let is_of = |parts: &[String]| parts.iter().any(|part| path.contains(part));
         let [lacks, late, silent, full] =
             [&shape.missing, &shape.delayed, &shape.silent, &shape.full].map(|parts| is_of(parts));
-        (shape.version.clone(), lacks, late, silent, full, shape.sandboxes.is_some())
+        let failing = shape.failing.iter().find(|(part, _)| path.contains(part)).map(|(_, error)| *error);
+        (shape.version.clone(), lacks, late, silent, full, failing, shape.sandboxes.is_some())
     };
     if silent {
         std::future::pending::<()>().await;
@@ -177,8 +219,8 @@ async fn answer(channel: Channel, shape: &Mutex<ProxyBehaviour>, request: Reques
     if lacks {
         return refusal(UNIMPLEMENTED, "this containerd does not have it");
     }
-    if full {
-        return refusal(UNKNOWN, "write meta.db: no space left on device");
+    if let Some(error) = failing.or(full.then_some("no space left on device")) {
+        return refusal(UNKNOWN, &format!("write meta.db: {error}"));
     }
     if let (VERSION, Some(version)) = (path.as_str(), version) {
         return version_answer(&version);
@@ -209,6 +251,19 @@ async fn answer(channel: Channel, shape: &Mutex<ProxyBehaviour>, request: Reques
         // Repeated fields of a message need not be adjacent.
         Ok(plugins) => message_answer(&[plugins, store::plugin()].concat()),
         Err(error) => refusal(INTERNAL, &error),
+    }
+}
+
+/// Waits until the test lets calls of this path go on.
+async fn wait_while_held(shape: &Mutex<ProxyBehaviour>, path: &str) {
+    loop {
+        let held = lock(shape).held.iter().find(|(part, _)| path.contains(part)).map(|(_, held)| {
+            held.send_replace(true);
+            held.subscribe()
+        });
+        let Some(mut held) = held else { return };
+        // The sender goes with the entry, when the test lets go.
+        while held.changed().await.is_ok() {}
     }
 }
 

@@ -142,7 +142,7 @@ fn exit_code_survives_kill_of_hung_shim() {
 }
 
 /// A script that runs until SIGTERM, and exits with this code.
-fn script_exiting_with(name: &str, code: i32) -> String {
+pub(super) fn script_exiting_with(name: &str, code: i32) -> String {
     format!("trap 'exit {code}' TERM; echo {name}; while :; do sleep 0.05; done")
 }
 

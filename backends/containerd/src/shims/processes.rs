@@ -69,6 +69,14 @@ impl ShimProcess {
         Stat::of(child).filter(|stat| stat.parent == self.process.pid)?.code()
     }
 
+    /// Whether the shim runs and has started a process since it was scanned: then it serves something that
+    /// [`ShimProcess::children`] do not show. Blocks, for reads of `/proc`.
+    pub(crate) fn has_started_since_scan(&self) -> bool {
+        let started = |stat: &Stat| stat.parent == self.process.pid && !self.children.contains(&stat.id);
+        // Checked last: if the pid still belongs to the shim, so did the children that were listed.
+        switchyard_process::all().iter().any(started) && self.process.is_alive()
+    }
+
     /// Kills the shim but not its children. Does nothing if the shim is gone.
     pub(crate) fn kill(&self) -> Result<()> {
         signal(self.process, Signal::SIGKILL)
@@ -151,8 +159,7 @@ pub(crate) fn read_root_process(process: ProcessId) -> Option<RootProcess> {
 
 /// Terminates a shim and its children. Returns the cgroups of the children.
 pub(crate) fn terminate(shim: &ShimProcess) -> Result<HashSet<Group>> {
-    let mut children = switchyard_process::all().into_iter().filter(|stat| stat.parent == shim.process.pid);
-    if shim.process.is_alive() && children.any(|child| !shim.children.contains(&child.id)) {
+    if shim.has_started_since_scan() {
         return Err(Error::unavailable(format!(
             "process {}, an orphan shim, has started another process since it was scanned",
             shim.process.pid

@@ -5,7 +5,8 @@
 //!                                                             │ it does not answer, but containerd does
 //!                                                             ▼
 //!     a container of the shim runs, or the process was reaped ─► shim left alone, logged, checked later
-//!     else: exit status read from each zombie ─► all of them persisted ─► shim killed
+//!     else: exit status read from each zombie ─► all of them persisted ─► shim killed, unless it has
+//!           started another process meanwhile
 //! ```
 //!
 //! A shim is the parent of all containers of its pod: killing it ends them. So it is never killed while the
@@ -18,6 +19,7 @@ use switchyard_core::state::Exit;
 
 use super::TaskEntry;
 use super::process::process_ended;
+use crate::base::fs::blocking;
 use crate::base::steps::Step;
 use crate::client::contact::Contact;
 use crate::client::process_state::{ProcessExit, ProcessState};
@@ -67,7 +69,7 @@ impl Exits {
         let code =
             |shim: &ShimProcess, task: &TaskEntry| shim.exit_code_of(i32::try_from(task.main_pid()?).ok()?);
         let Some(shim) =
-            shims.iter().find(|shim| code(shim, entry).is_some() && !self.is_needed(shim, entry))
+            shims.into_iter().find(|shim| code(shim, entry).is_some() && !self.is_needed(shim, entry))
         else {
             self.shims.unresponsive.note(&id);
             return Ok(None);
@@ -76,21 +78,39 @@ impl Exits {
         let unrecorded = |task: &Arc<TaskEntry>| task.id != entry.id && task.persisted_exit().is_none();
         let others: Vec<_> = self.table.lock().values().filter(|task| unrecorded(task)).cloned().collect();
         let all = std::iter::once(entry).chain(others.iter().map(AsRef::as_ref));
-        for (task, code) in all.filter_map(|task| Some((task, code(shim, task)?))) {
+        for (task, code) in all.filter_map(|task| Some((task, code(&shim, task)?))) {
             self.persist_exit(task, ProcessExit { code, at: Some(SystemTime::now()) }).await?;
         }
-        if self.is_needed(shim, entry) {
-            // The shim works again: it serves a new container.
-            return Ok(entry.persisted_exit());
-        }
-        tracing::warn!(
-            task.id = id,
-            pid = shim.process.pid,
-            "killing a shim that does not answer: all its containers have exited"
-        );
-        shim.kill()?;
-        switchyard_steps::reach(Step::HungShimKilled);
+        self.kill_unused_shim(shim, entry).await?;
         Ok(entry.persisted_exit())
+    }
+
+    /// Kills the shim of a task that has exited, unless it works again meanwhile: persisting exits takes as long as
+    /// containerd does, and the shim may have created a container since it was scanned.
+    async fn kill_unused_shim(&self, shim: ShimProcess, entry: &TaskEntry) -> switchyard_core::Result<()> {
+        // Nothing is created in the pod between the check and the kill. Who has the lock for long waits for the shim, and
+        // so for this: a creation is repeated when its shim is gone.
+        let limit = self.context.settings().containerd.shim_timeout();
+        let _pod = tokio::time::timeout(limit, self.lock_pod(entry)).await.ok();
+        if self.is_needed(&shim, entry) {
+            return Ok(());
+        }
+        let pid = shim.process.pid;
+        let killed = blocking(move || {
+            if shim.has_started_since_scan() {
+                return Ok(false);
+            }
+            shim.kill().map(|()| true)
+        });
+        if killed.await? {
+            switchyard_steps::reach(Step::HungShimKilled);
+            tracing::warn!(
+                task.id = %entry.id,
+                pid,
+                "killed a shim that did not answer: all its containers have exited"
+            );
+        }
+        Ok(())
     }
 
     /// Whether a shim serves a running container besides a task that has exited.

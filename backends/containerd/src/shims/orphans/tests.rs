@@ -152,8 +152,12 @@ fn a_shim_that_has_begun_something_since_it_was_looked_at_is_left_alone() {
         child().is_some()
     }));
     let shim = ShimProcess { process, id: AA.parse().unwrap(), children: Vec::new(), bundle_deleted: true };
+    assert!(shim.has_started_since_scan(), "so that a shim that does not answer is not killed either");
     assert_eq!(terminate(&shim).unwrap_err().kind(), switchyard_core::ErrorKind::Unavailable);
     assert!(process.is_alive() && child().is_some());
-    terminate(&ShimProcess { children: vec![child().unwrap().id], ..shim }).unwrap();
+    let shim = ShimProcess { children: vec![child().unwrap().id], ..shim };
+    assert!(!shim.has_started_since_scan());
+    terminate(&shim).unwrap();
     parent.wait().unwrap();
+    assert!(!shim.has_started_since_scan(), "it is gone");
 }
