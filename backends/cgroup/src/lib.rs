@@ -40,5 +40,6 @@ pub use group::Group;
 pub use hierarchy::{CgroupMode, Hierarchy, Mount};
 pub use moves::{ExpectedMove, Moves};
 pub use oom::{Kills, OomWatch};
-pub use reader::Reader;
+pub use reader::{EmptyRemoval, Reader};
+pub use remove::busy_pauses;
 pub use throttle::{Device, DeviceLimits};

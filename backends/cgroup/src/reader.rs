@@ -14,7 +14,7 @@ use crate::group::Group;
 use crate::hierarchy::{CgroupMode, Hierarchy};
 use crate::oom::{OomWatch, kills};
 use crate::parse;
-use crate::remove::{remove_one, remove_trees};
+use crate::remove::{remove_trees, try_remove_one};
 use crate::usage::{V1Dirs, v1, v2};
 
 /// How many levels of descendants of a group are visited.
@@ -24,6 +24,17 @@ pub(crate) const MAX_DEPTH: usize = 32;
 /// all of them.
 const V1_PROCESS_CONTROLLERS: [&str; 7] =
     ["memory", "pids", "cpuacct", "cpu", "freezer", "devices", "cpuset"];
+
+/// The outcome of removing a cgroup that should be empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmptyRemoval {
+    /// It is in no hierarchy any more.
+    Removed,
+    /// It has processes or children.
+    InUse,
+    /// It has neither, and the kernel reports it as busy, as it does shortly after a process exited.
+    Busy,
+}
 
 /// Reads the cgroups of a node.
 #[derive(Debug, Clone)]
@@ -149,25 +160,24 @@ impl Reader {
         remove_trees(self.hierarchy.dirs(group))
     }
 
-    /// Removes `group` from every hierarchy if it has neither processes nor children in any; `false` if it
-    /// has. Idempotent. Blocks as [`Reader::remove`] does.
+    /// Removes `group` from every hierarchy if it has neither processes nor children in any. Idempotent. Tried once:
+    /// for a busy one the caller pauses ([`busy_pauses`](crate::busy_pauses)) and calls again.
     ///
     /// # Errors
     /// [`Error::File`] for an error of the kernel.
-    pub fn remove_empty(&self, group: &Group) -> Result<bool> {
+    pub fn remove_empty(&self, group: &Group) -> Result<EmptyRemoval> {
         for dir in self.hierarchy.dirs(group) {
             let processes = read_if_there(&dir.join("cgroup.procs"))?.unwrap_or_default();
             if !parse::pids(&processes).is_empty() || !children(&dir)?.is_empty() {
-                return Ok(false);
+                return Ok(EmptyRemoval::InUse);
             }
         }
         for dir in self.hierarchy.dirs(group) {
-            match remove_one(dir) {
-                Err(Error::Busy { .. }) => return Ok(false),
-                other => other?,
+            if !try_remove_one(&dir)? {
+                return Ok(EmptyRemoval::Busy);
             }
         }
-        Ok(true)
+        Ok(EmptyRemoval::Removed)
     }
 
     pub(crate) fn existing(&self, controller: &str, group: &Group) -> Option<PathBuf> {

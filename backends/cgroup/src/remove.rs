@@ -10,10 +10,10 @@ use nix::errno::Errno;
 use crate::error::{Error, Result};
 use crate::reader::{MAX_DEPTH, children, is_gone};
 
-/// How many times a removal is tried while the kernel reports a group as busy.
-const ATTEMPTS: u32 = 8;
+/// How many times a removal is tried again while the kernel reports a group as busy.
+const PAUSES: usize = 7;
 
-/// The pause after the first attempt; each next one is twice as long, 635 ms in total.
+/// The pause after the first attempt; each next one is twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(5);
 
 /// Removes directories of cgroup hierarchies with all their descendants. Only `rmdir` is used: no file is
@@ -22,33 +22,40 @@ pub(crate) fn remove_trees(dirs: impl Iterator<Item = PathBuf>) -> Result<()> {
     remove_patiently(dirs.collect(), MAX_DEPTH)
 }
 
-/// Removes a directory of a cgroup hierarchy; fails if it has children.
-pub(crate) fn remove_one(dir: PathBuf) -> Result<()> {
-    remove_patiently(vec![dir], 0)
+/// Removes a directory of a cgroup hierarchy without children; tried once. `false` if the kernel reports it as busy, which
+/// may pass soon.
+pub(crate) fn try_remove_one(dir: &Path) -> Result<bool> {
+    match remove_below(dir, 0) {
+        Ok(()) => Ok(true),
+        Err(error) if may_pass(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The pauses between the attempts to remove a cgroup that the kernel reports as busy, 635 ms in total.
+pub fn busy_pauses() -> impl Iterator<Item = Duration> {
+    std::iter::successors(Some(FIRST_WAIT), |wait| Some(*wait * 2)).take(PAUSES)
 }
 
 /// Removes all of these directories, and retries those whose failure may be temporary, all together with one
 /// pause. Returns the first failure.
 fn remove_patiently(mut dirs: Vec<PathBuf>, depth: usize) -> Result<()> {
     let mut outcome = Ok(());
-    let mut wait = FIRST_WAIT;
-    for attempt in 1..=ATTEMPTS {
+    let mut pauses = busy_pauses();
+    loop {
+        let pause = pauses.next();
         let mut busy = Vec::new();
         for dir in dirs {
             match remove_below(&dir, depth) {
                 Ok(()) => {}
-                Err(error) if attempt < ATTEMPTS && may_pass(&error) => busy.push(dir),
+                Err(error) if pause.is_some() && may_pass(&error) => busy.push(dir),
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        if busy.is_empty() {
-            break;
-        }
-        std::thread::sleep(wait);
-        wait *= 2;
+        let Some(pause) = pause.filter(|_| !busy.is_empty()) else { return outcome };
+        std::thread::sleep(pause);
         dirs = busy;
     }
-    outcome
 }
 
 fn remove_below(dir: &Path, depth: usize) -> Result<()> {

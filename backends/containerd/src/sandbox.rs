@@ -119,7 +119,7 @@ impl Sandboxes {
         let mut entry = SandboxEntry::new(record, self.context.layout.sandbox(id));
         // Refuses an invalid cgroup parent before anything is created.
         entry.cgroup_location(&self.context, &id.to_string())?;
-        entry.record.groups = self.claim_groups(id, &entry)?;
+        entry.record.groups = self.claim_groups(id, &entry).await?;
         match self.make_sandbox(id, spec, want, &mut entry).await {
             Ok(()) => {
                 let details = entry.details();

@@ -226,7 +226,7 @@ impl Parts {
         let keeper = &settings.logkeeper;
         tracker.spawn(health.clone().watch(client.without_health_check(), stop.clone()));
         tracker.spawn(health.clone().watch_logkeeper(keeper.clone(), stop.clone()));
-        tracker.spawn(Arc::clone(&self.node).watch_disks(stop.clone()));
+        tracker.spawn(Arc::clone(&self.node).watch_disks(Arc::clone(&self.trees), stop.clone()));
         tracker.spawn(Arc::clone(cleanup).run(health.clone(), stop.clone()));
         tracker.spawn(Arc::clone(&self.node).watch_runtime_features(stop.clone()));
         tracker.spawn(Arc::clone(&self.shims).watch_orphans(stop.clone()));

@@ -57,11 +57,22 @@ impl Trees {
         cancellable(move |cancel| trees.remove_blocking(&path, cancel)).await
     }
 
-    /// The paths of the trees that are set aside, for the status; `None` if there are none.
+    /// Forgets the trees that an operator has removed since they were set aside. Blocks.
+    pub(crate) fn forget_removed(&self) {
+        let all = self.set_aside.lock().clone();
+        let is_gone = |path: &PathBuf| {
+            path.symlink_metadata().is_err_and(|fault| fault.kind() == std::io::ErrorKind::NotFound)
+        };
+        let gone: Vec<_> = all.into_iter().filter(is_gone).collect();
+        if !gone.is_empty() {
+            self.set_aside.lock().retain(|path| !gone.contains(path));
+        }
+    }
+
+    /// The paths of the trees that are set aside, for the status; `None` if there are none. It is called on async
+    /// workers, so the disk is not looked at here.
     pub(crate) fn summary(&self) -> Option<String> {
-        let mut all = self.set_aside.lock();
-        // An operator may have removed some.
-        all.retain(|path| path.symlink_metadata().is_ok());
+        let all = self.set_aside.lock();
         let paths: Vec<_> = all.iter().map(|path| path.display().to_string()).collect();
         (!paths.is_empty()).then(|| paths.join(", "))
     }
@@ -177,7 +188,10 @@ mod tests {
         assert!(aside.join("below").exists() && aside.starts_with(dir.path().join(SET_ASIDE)), "{told}");
         // The next daemon reports it too, and does not touch it.
         assert_eq!(trees(dir.path()).0.summary().as_ref(), Some(&told));
+        all.forget_removed();
+        assert_eq!(all.summary().as_ref(), Some(&told));
         fs::remove_dir_all(&aside).unwrap();
+        all.forget_removed();
         assert_eq!(all.summary(), None);
     }
 

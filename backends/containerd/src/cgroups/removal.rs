@@ -118,7 +118,7 @@ impl Cgroups {
         let groups = Arc::clone(&self.pods);
         let cgroups = Arc::clone(&self.reader);
         blocking(move || {
-            groups.remove_if_unclaimed(above, &cgroups);
+            groups.remove_if_unclaimed(&above, &cgroups);
             Ok(())
         })
         .await?;

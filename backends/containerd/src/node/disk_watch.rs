@@ -1,4 +1,4 @@
-//! Watches for full disks.
+//! Watches for full disks, and for trees on them that were set aside and that an operator has removed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::disks::shortages;
 use crate::base::fs::blocking;
+use crate::base::trees::Trees;
 use crate::node::Node;
 
 /// The interval between two checks.
@@ -14,11 +15,16 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Node {
     /// Checks the disks of the state and run directories periodically until `stop`.
-    pub(crate) async fn watch_disks(self: Arc<Self>, stop: CancellationToken) {
+    pub(crate) async fn watch_disks(self: Arc<Self>, trees: Arc<Trees>, stop: CancellationToken) {
         let dirs = [self.context.settings().state.clone(), self.context.settings().run.clone()];
         loop {
             let checked = dirs.clone();
-            match blocking(move || Ok(shortages(&checked))).await {
+            let trees = Arc::clone(&trees);
+            let check = move || {
+                trees.forget_removed();
+                Ok(shortages(&checked))
+            };
+            match blocking(check).await {
                 Ok(full) => self.disks.update(full),
                 Err(error) => {
                     tracing::error!(error = error.report(), "the free space of the disks cannot be checked")

@@ -276,7 +276,7 @@ impl Recovery {
             begun,
             process,
         };
-        self.storage.volumes.claim(id, &record.volumes);
+        self.storage.volumes.adopt(id, &record.volumes);
         let entry = Arc::new(TaskEntry::new(id, sandbox, dirs, &snapshotter, record));
         let fate = task_fate(&facts, SystemTime::now());
         if fate != TaskFate::Created {
@@ -324,7 +324,7 @@ impl Recovery {
             TaskFate::Reap { started_at, end } => {
                 let now = SystemTime::now();
                 entry.set_started(Started { pid: 0, at: started_at.unwrap_or(now) });
-                let exit = self.exits.exit_from_end(entry, *end);
+                let exit = self.exits.exit_from_end(entry, *end).await;
                 self.exits.adopt_exit(entry, &exit, Some(started_at.unwrap_or(now))).await?;
                 entry.apply(LifecycleEvent::ExitReported);
                 let at = started_at.unwrap_or_else(|| now.min(exit.finished_at));

@@ -22,16 +22,19 @@ impl SandboxEntry {
 impl Sandboxes {
     /// Claims the parent cgroups that will be created for a new sandbox, and returns their paths for its
     /// record. None with systemd, which manages slices itself.
-    pub(super) fn claim_groups(&self, id: SandboxId, entry: &SandboxEntry) -> Result<Vec<PathBuf>> {
+    pub(super) async fn claim_groups(&self, id: SandboxId, entry: &SandboxEntry) -> Result<Vec<PathBuf>> {
         let named =
             entry.record.cgroup_parent.as_deref().is_some_and(|parent| !parent.as_os_str().is_empty());
         if !named || self.context.host.cgroup_driver != CgroupDriver::Fs {
             return Ok(Vec::new());
         }
         let path = entry.cgroup_location(&self.context, &id.to_string())?.path;
-        let parent = Group::from_cgroups_path(&path).ok().and_then(|group| group.parent());
-        let claimed =
-            parent.map(|group| self.cgroups.pods.claim(id, group, &self.cgroups.reader)).unwrap_or_default();
+        let Some(parent) = Group::from_cgroups_path(&path).ok().and_then(|group| group.parent()) else {
+            return Ok(Vec::new());
+        };
+        let groups = Arc::clone(&self.cgroups.pods);
+        let cgroups = Arc::clone(&self.cgroups.reader);
+        let claimed = blocking(move || Ok(groups.claim(id, parent, &cgroups))).await?;
         Ok(claimed.iter().map(|group| group.relative().to_owned()).collect())
     }
 

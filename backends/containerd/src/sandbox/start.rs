@@ -36,7 +36,7 @@ impl Sandboxes {
         record.boot.clone_from(&self.context.boot);
         record.host_ports = Some(HostPortsRecord::from_core(&spec.host_ports));
         let mut entry = SandboxEntry::new(record, dirs);
-        entry.record.groups = self.claim_groups(id, &entry)?;
+        entry.record.groups = self.claim_groups(id, &entry).await?;
         let started = async {
             self.record_sandbox(id, &entry.record, SandboxPhase::Starting).await?;
             self.context.faults.reach(Step::SandboxStarting)?;

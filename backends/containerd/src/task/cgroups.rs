@@ -27,23 +27,25 @@ pub(crate) struct TaskCgroups {
 }
 
 impl TaskCgroups {
-    /// Whether the OOM killer has killed a process of a task that exited with `code`.
-    pub(crate) fn was_oom_killed(&self, entry: &TaskEntry, code: i32) -> bool {
-        let kills = match entry.oom_monitor() {
-            Some(watch) => watch.kills(),
-            None => match entry.record().group() {
-                Some(group) => self
-                    .reader
-                    .oom_kills(&group)
-                    .map(|counted| Kills { counted: counted.unwrap_or(0), doubtful: false }),
-                None => Ok(Kills::default()),
-            },
+    /// Whether the OOM killer has killed a process of a task that exited with `code`. Cancel-safe.
+    pub(crate) async fn was_oom_killed(&self, entry: &TaskEntry, code: i32) -> bool {
+        // As it is now: another caller may learn of an exit meanwhile.
+        let by_us = entry.was_killed();
+        let group = entry.record().group();
+        let kills = match (entry.oom_monitor(), group) {
+            (Some(watch), _) => blocking(move || watch.kills().map_err(Error::from)).await,
+            (None, Some(group)) => {
+                let cgroups = Arc::clone(&self.reader);
+                let counted = blocking(move || cgroups.oom_kills(&group).map_err(Error::from)).await;
+                counted.map(|counted| Kills { counted: counted.unwrap_or(0), doubtful: false })
+            }
+            (None, None) => Ok(Kills::default()),
         };
-        let kills = kills.unwrap_or_else(|fault| {
-            tracing::warn!(task.id = %entry.id, error = %fault, "cannot read the OOM kills of a task: its exit is not reported as an OOM kill");
+        let kills = kills.unwrap_or_else(|error| {
+            tracing::warn!(task.id = %entry.id, error = error.report(), "cannot read the OOM kills of a task: its exit is not reported as an OOM kill");
             Kills::default()
         });
-        oom_killed(kills, code, entry.was_killed())
+        oom_killed(kills, code, by_us)
     }
 
     /// Whether the cgroup of the task is frozen; `None` if it has none that can be.

@@ -65,7 +65,7 @@ impl Tasks {
         }
         let record = task_record((id, sandbox_id), &sandbox, spec, &plan, &built, &self.context.boot);
         let snapshotter = self.storage.images.policy().snapshotters.of(&sandbox.record.handler).to_owned();
-        self.storage.volumes.claim(id, &record.volumes);
+        self.storage.claim_volumes(id, &record.volumes).await?;
         let entry = TaskEntry::new(id, sandbox_id, self.context.layout.task(id), &snapshotter, record);
         match self.make_task(&entry, &runtime, spec, &plan, &built).await {
             Ok(()) => {

@@ -244,12 +244,12 @@ impl TaskEntry {
     /// Whether its output goes through the logkeeper. A task without a log is started without it, and without
     /// output FIFOs, while the logkeeper is down.
     pub(crate) fn uses_logkeeper(&self) -> bool {
-        let record = self.record();
-        match record.output {
-            OutputRecord::Log(_) => true,
-            OutputRecord::Live => self.dirs.stdout().exists(),
+        let is_live = match self.record().output {
+            OutputRecord::Log(_) => return true,
+            OutputRecord::Live => true,
             OutputRecord::Discard | OutputRecord::Fifos { .. } => false,
-        }
+        };
+        is_live && self.dirs.stdout().exists()
     }
 
     /// Keeps the readers of the FIFOs that a client made for its output from seeing an end of file, until the

@@ -116,7 +116,11 @@ impl Exits {
         Ok(exit)
     }
 
-    /// Adopts an exit that recovery has found, and persists it: now, or later if the disk is full.
+    /// Adopts an exit that recovery has found, and persists it: now, or later if containerd cannot store it, for instance
+    /// on a full or read-only disk. The task stays in the lists either way.
+    ///
+    /// # Errors
+    /// If containerd did not answer: what it would have said of the task is not known.
     pub(crate) async fn adopt_exit(
         &self,
         entry: &TaskEntry,
@@ -253,19 +257,18 @@ impl Exits {
                 },
             }
         };
-        Ok(self.exit_from_end(
-            entry,
-            ProcessExit {
-                code: i32::try_from(answer.exit_status).unwrap_or(i32::MAX),
-                at: answer.exited_at.and_then(|at| SystemTime::try_from(at).ok()),
-            },
-        ))
+        let end = ProcessExit {
+            code: i32::try_from(answer.exit_status).unwrap_or(i32::MAX),
+            at: answer.exited_at.and_then(|at| SystemTime::try_from(at).ok()),
+        };
+        // Boxed: see [`Exits::observe_exit`].
+        Ok(Box::pin(self.exit_from_end(entry, end)).await)
     }
 
-    /// The exit of a task whose process ended with `end`.
-    pub(crate) fn exit_from_end(&self, entry: &TaskEntry, end: ProcessExit) -> Exit {
+    /// The exit of a task whose process ended with `end`. Cancel-safe.
+    pub(crate) async fn exit_from_end(&self, entry: &TaskEntry, end: ProcessExit) -> Exit {
         let finished_at = entry.not_before_start(end.at.unwrap_or_else(SystemTime::now));
-        let killed = self.task_cgroups.was_oom_killed(entry, end.code);
+        let killed = self.task_cgroups.was_oom_killed(entry, end.code).await;
         let cause = if killed { ExitCause::OomKilled } else { ExitCause::Exited };
         Exit { code: end.code, finished_at, cause }
     }

@@ -49,7 +49,7 @@ impl Exits {
         let id = entry.id.to_string();
         let limit = self.context.settings().containerd.shim_timeout();
         match tokio::time::timeout(limit, self.client.process_state(&id)).await {
-            Ok(Ok(ProcessState::Stopped(end))) => return Ok(Some(self.exit_from_end(entry, end))),
+            Ok(Ok(ProcessState::Stopped(end))) => return Ok(Some(self.exit_from_end(entry, end).await)),
             Ok(Ok(ProcessState::None)) => {
                 return Ok(Some(Exit::lost(entry.not_before_start(SystemTime::now()))));
             }

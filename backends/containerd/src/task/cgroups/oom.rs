@@ -19,7 +19,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The exit code of a main process that exited by SIGKILL.
 const KILLED: i32 = 128 + 9;
 
-/// A watch, and the background tasks that keep it up to date while this exists.
+/// A watch, and the background tasks that keep it up to date while this exists. The tasks exist on cgroup v2 only, where
+/// a reading takes microseconds; so the lock holds up no worker, though on v1 its holder may wait for the kernel.
 #[derive(Debug)]
 pub(crate) struct OomMonitor {
     watch: Arc<Mutex<OomWatch>>,
@@ -54,7 +55,7 @@ impl OomMonitor {
         Self { watch, pollers }
     }
 
-    /// The kills so far; see [`OomWatch::kills`].
+    /// The kills so far; see [`OomWatch::kills`]. Blocks, on cgroup v1 for up to a tenth of a second.
     pub(crate) fn kills(&self) -> switchyard_cgroup::Result<Kills> {
         lock(&self.watch).kills()
     }

@@ -27,7 +27,11 @@ use crate::base::random::fill_random;
 #[derive(Debug)]
 pub(crate) struct Volumes {
     dir: PathBuf,
+    /// Never locked over a call to the disk.
     claims: Mutex<VolumeClaims>,
+    /// Held from the look at claims or volumes until the claim or rename that follows from it, so that no volume is
+    /// claimed while it is unpublished. The disk may hang under it: taken on blocking threads only.
+    turn: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +55,7 @@ pub(crate) fn relative(owner: Owner, name: &str) -> Result<String> {
 
 impl Volumes {
     pub(crate) fn new(dir: PathBuf) -> Self {
-        Self { dir, claims: Mutex::default() }
+        Self { dir, claims: Mutex::default(), turn: Mutex::default() }
     }
 
     pub(crate) fn path(&self, relative: &str) -> PathBuf {
@@ -76,8 +80,14 @@ impl Volumes {
         self.claims.lock()
     }
 
-    /// Claims the volumes that a task uses: none of them can be removed from here on.
+    /// Claims the volumes that a new task uses: none of them can be removed from here on. Blocks while one is removed.
     pub(crate) fn claim(&self, id: TaskId, volumes: &[String]) {
+        let _turn = self.turn.lock();
+        self.adopt(id, volumes);
+    }
+
+    /// Claims the volumes of an adopted task, before requests are served.
+    pub(crate) fn adopt(&self, id: TaskId, volumes: &[String]) {
         if !volumes.is_empty() {
             self.lock().by_task.insert(id, volumes.iter().cloned().collect());
         }
@@ -107,7 +117,7 @@ impl Volumes {
         fs::create_dir_all(owners).map_err(|fault| io_error("make directory", owners, fault))?;
         let is_first = {
             // Excludes a concurrent `unpublish`.
-            let _claims = self.lock();
+            let _turn = self.turn.lock();
             let is_first = !path.exists();
             if is_first {
                 fs::rename(draft, &path).map_err(|fault| io_error("put in place", &path, fault))?;
@@ -134,14 +144,19 @@ impl Volumes {
         let transient = self.transient_dir();
         fs::create_dir_all(&transient).map_err(|fault| io_error("make directory", &transient, fault))?;
         let aside = transient.join(format!("removed-{}", hex::encode(random)));
-        let held = self.lock();
-        if let Some((id, _)) = held.by_task.iter().find(|(_, volumes)| volumes.contains(&relative)) {
+        let _turn = self.turn.lock();
+        let (user, unreadable) = {
+            let claims = self.lock();
+            let user = claims.by_task.iter().find(|(_, volumes)| volumes.contains(&relative));
+            (user.map(|(id, _)| *id), claims.unreadable.first().cloned())
+        };
+        if let Some(id) = user {
             return Err(Error::failed_precondition(format!(
                 "volume {name:?} is used by task {id}: remove the task first"
             )));
         }
         let path = self.path(&relative);
-        if let Some(id) = held.unreadable.first().filter(|_| path.exists()) {
+        if let Some(id) = unreadable.filter(|_| path.exists()) {
             return Err(Error::failed_precondition(format!(
                 "volume {name:?} may be used by container {id}, whose record cannot be read: remove that container from containerd, or run a \
                  version of the daemon that can read it, and restart the daemon"
@@ -251,6 +266,24 @@ mod tests {
         assert_eq!(volumes.unpublish(Owner::Kubernetes, "none").unwrap(), None);
         volumes.clear();
         assert!(volumes.unpublish(Owner::Kubernetes, "data").unwrap().is_some());
+    }
+
+    #[test]
+    fn a_volume_that_is_being_renamed_holds_up_only_who_claims_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = Volumes::new(dir.path().join("volumes"));
+        let id = TaskId::from_bytes([1; 32]);
+        // As long as the disk hangs in a rename.
+        let turn = volumes.turn.lock();
+        volumes.adopt(id, &["kubernetes/data".to_owned()]);
+        volumes.mark_unreadable("strange");
+        assert_eq!(volumes.list().unwrap(), []);
+        volumes.release(id);
+        volumes.clear();
+        assert!(volumes.turn.try_lock().is_none());
+        drop(turn);
+        volumes.claim(id, &["kubernetes/data".to_owned()]);
+        assert_eq!(volumes.users().len(), 1);
     }
 
     #[test]
