@@ -40,8 +40,34 @@ pub struct Journal {
     /// Held by the running operation, which completes even if its caller is gone.
     lock: Arc<Semaphore>,
     disk: Arc<Mutex<JournalFile>>,
+    pending: Arc<Mutex<Pending>>,
+}
+
+/// What is asked for and not written yet. Never locked over a write.
+#[derive(Debug, Default)]
+struct Pending {
     /// Ended leases whose end is not written yet. If a caller timed out, the next operation writes them.
-    ended: Arc<Mutex<Vec<LeaseToken>>>,
+    ended: Vec<LeaseToken>,
+    /// The leases that wait for their turn to be stored, in the order of the calls.
+    puts: Vec<WaitingPut>,
+    /// How many leases have been put so far; numbers them.
+    count: u64,
+}
+
+/// A lease that waits for its turn to be stored.
+#[derive(Debug)]
+struct WaitingPut {
+    number: u64,
+    token: LeaseToken,
+    /// It has ended since, so that it must not be stored: its end is written before its turn.
+    ended: bool,
+}
+
+/// The place of a [`WaitingPut`]; dropping this gives it up.
+#[derive(Debug)]
+struct PutPlace {
+    pending: Arc<Mutex<Pending>>,
+    number: u64,
 }
 
 /// The journal, for the thread that holds the lock.
@@ -72,8 +98,7 @@ impl Journal {
         let path = state.join(FILE);
         let disk = JournalFile { path: path.clone(), state: None };
         let turn = Arc::new(Semaphore::new(1));
-        let ended = Arc::default();
-        Self { path, lock: turn, disk: Arc::new(Mutex::new(disk)), ended }
+        Self { path, lock: turn, disk: Arc::new(Mutex::new(disk)), pending: Arc::default() }
     }
 
     /// Runs one operation at a time, on a thread that may block.
@@ -86,12 +111,16 @@ impl Journal {
             let turn =
                 turn.map_err(|closed| Error::internal("wait for the journal of leases").with_source(closed))?;
             let disk = Arc::clone(&self.disk);
-            let ended = Arc::clone(&self.ended);
+            let pending = Arc::clone(&self.pending);
             let working = spawn_blocking(move || {
                 let _until_it_ends = turn;
                 let mut disk = disk.lock();
-                let ended = std::mem::take(&mut *ended.lock());
-                disk.remove(&ended)?;
+                let ended = std::mem::take(&mut pending.lock().ended);
+                if let Err(error) = disk.remove(&ended) {
+                    // The file may not even have been read: the next operation writes them.
+                    drop(pending.lock().ended.splice(0..0, ended));
+                    return Err(error);
+                }
                 work(&mut disk)
             });
             working.await.unwrap_or_else(|fault| {
@@ -114,16 +143,55 @@ impl LeaseStore for Journal {
     fn put<'a>(&'a self, lease: &'a StoredLease) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let lease = lease.clone();
-            self.run(move |disk| disk.put(lease)).await
+            let place = PutPlace::new(&self.pending, lease.token);
+            let put = move |disk: &mut JournalFile| if place.take() { disk.put(lease) } else { Ok(()) };
+            self.run(put).await
         })
     }
 
     /// This does not sync to disk: leases that reappear after a power failure are ended by the next recovery.
     fn remove<'a>(&'a self, tokens: &'a [LeaseToken]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.ended.lock().extend(tokens);
+            self.pending.lock().end(tokens);
             self.run(|_| Ok(())).await
         })
+    }
+}
+
+// === impl Pending ===
+
+impl Pending {
+    /// Has the end of leases written by the next operation, and those not stored that wait for their turn.
+    fn end(&mut self, tokens: &[LeaseToken]) {
+        self.ended.extend(tokens);
+        for put in self.puts.iter_mut().filter(|put| tokens.contains(&put.token)) {
+            put.ended = true;
+        }
+    }
+}
+
+// === impl PutPlace ===
+
+impl PutPlace {
+    fn new(pending: &Arc<Mutex<Pending>>, token: LeaseToken) -> Self {
+        let mut waiting = pending.lock();
+        waiting.count += 1;
+        let number = waiting.count;
+        waiting.puts.push(WaitingPut { number, token, ended: false });
+        Self { pending: Arc::clone(pending), number }
+    }
+
+    /// Gives up the place, in its turn. `false` if the lease has ended since: it must not be stored then.
+    fn take(&self) -> bool {
+        let mut pending = self.pending.lock();
+        let Some(at) = pending.puts.iter().position(|put| put.number == self.number) else { return false };
+        !pending.puts.remove(at).ended
+    }
+}
+
+impl Drop for PutPlace {
+    fn drop(&mut self) {
+        self.take();
     }
 }
 
@@ -197,8 +265,13 @@ impl JournalState {
     /// Reads the file, and rewrites it if that saves space or repairs it. A full disk does not prevent
     /// reading.
     fn read(path: &Path) -> Result<Self> {
-        let unreadable =
-            |fault| Error::internal(format!("cannot read {}", path.display())).with_source(fault);
+        let unreadable = |fault: io::Error| {
+            let text = format!("cannot read {}", path.display());
+            // It is as large tomorrow.
+            let is_final = fault.kind() == ErrorKind::FileTooLarge;
+            let error = if is_final { Error::failed_precondition(text) } else { Error::internal(text) };
+            error.with_source(fault)
+        };
         let bytes = bytes_of(path).map_err(unreadable)?;
         let Contents { leases, damaged, is_torn } = record::read(bytes.as_deref().unwrap_or_default())
             .map_err(|record::UnknownRecord { line, why }| {
@@ -311,7 +384,8 @@ fn bytes_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
     if length(&bytes) > FILE_MAX {
-        return Err(io::Error::other(format!("it has more than {FILE_MAX} bytes, the limit of a journal")));
+        let why = format!("it has more than {FILE_MAX} bytes, the limit of a journal");
+        return Err(io::Error::new(ErrorKind::FileTooLarge, why));
     }
     Ok(Some(bytes))
 }

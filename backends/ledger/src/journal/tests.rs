@@ -56,6 +56,42 @@ async fn deferred_lease_release_is_written_with_the_next_record() {
 }
 
 #[tokio::test]
+async fn lease_that_ends_while_it_waits_to_be_stored_is_not_stored() {
+    let state = state();
+    let journal = Journal::new(state.path());
+    let turn = Arc::clone(&journal.lock).acquire_owned().await.unwrap();
+    let first = lease(1);
+    let mut put = journal.put(&first);
+    let ended = [token(1)];
+    let mut remove = journal.remove(&ended);
+    assert!(futures::poll!(&mut put).is_pending() && futures::poll!(&mut remove).is_pending());
+    drop(turn);
+    let (put, remove) = futures::join!(put, remove);
+    put.and(remove).unwrap();
+    assert_eq!(found(&state).await, []);
+    assert!(journal.pending.lock().puts.is_empty());
+    // The same token can be put again.
+    journal.put(&first).await.unwrap();
+    assert_eq!(found(&state).await, [lease(1)]);
+}
+
+#[tokio::test]
+async fn end_of_a_lease_is_not_forgotten_while_the_journal_cannot_be_read() {
+    let state = state();
+    Journal::new(state.path()).put(&lease(1)).await.unwrap();
+    let away = state.path().join("away");
+    fs::rename(file(&state), &away).unwrap();
+    // Reading a directory fails.
+    fs::create_dir(file(&state)).unwrap();
+    let journal = Journal::new(state.path());
+    journal.remove(&[token(1)]).await.unwrap_err();
+    fs::remove_dir(file(&state)).unwrap();
+    fs::rename(&away, file(&state)).unwrap();
+    assert_eq!(journal.load().await.unwrap(), []);
+    assert_eq!(found(&state).await, []);
+}
+
+#[tokio::test]
 async fn unreleased_leases_are_found_by_the_next_daemon() {
     let state = state();
     let journal = Journal::new(state.path());
@@ -287,6 +323,94 @@ proptest! {
                 }
             }
             prop_assert_eq!(found(&state).await, model.values().cloned().collect::<Vec<_>>());
+            Ok(())
+        })?;
+    }
+}
+
+/// What callers do at once.
+#[derive(Debug, Clone)]
+enum Call {
+    Put(u8),
+    Remove(Vec<u8>),
+    /// A caller goes away that has not been answered.
+    GiveUp(usize),
+    /// The disk answers, until all calls are answered.
+    Answer,
+}
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let call = prop_oneof![
+        4 => (0..4_u8).prop_map(Call::Put),
+        4 => proptest::collection::vec(0..4_u8, 1..3).prop_map(Call::Remove),
+        1 => (0..8_usize).prop_map(Call::GiveUp),
+        1 => Just(Call::Answer),
+    ];
+    proptest::collection::vec(call, 0..20)
+}
+
+type Answer = std::pin::Pin<Box<dyn Future<Output = Result<()>>>>;
+
+/// The calls that wait for the disk. Without its caller a put has no effect, and is not in the list; a removal has.
+type WaitingCalls = Vec<(Call, Option<Answer>)>;
+
+/// Waits until all calls are answered, and applies them to the model in their order.
+async fn answer(waiting: WaitingCalls, model: &mut BTreeMap<u8, StoredLease>) {
+    for (call, _) in &waiting {
+        match call {
+            Call::Put(number) => drop(model.insert(*number, lease(*number))),
+            Call::Remove(numbers) => numbers.iter().for_each(|number| drop(model.remove(number))),
+            Call::GiveUp(_) | Call::Answer => {}
+        }
+    }
+    for answer in futures::future::join_all(waiting.into_iter().filter_map(|(_, answer)| answer)).await {
+        answer.unwrap();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+    #[test]
+    fn calls_at_once_have_the_effect_of_their_order(calls in calls()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let state = state();
+            let journal = Arc::new(Journal::new(state.path()));
+            let mut model = BTreeMap::new();
+            let mut waiting = WaitingCalls::new();
+            let mut turn = Some(Arc::clone(&journal.lock).acquire_owned().await.unwrap());
+            for call in calls {
+                let journal = Arc::clone(&journal);
+                let mut called: Answer = match call.clone() {
+                    Call::Put(number) => Box::pin(async move { journal.put(&lease(number)).await }),
+                    Call::Remove(numbers) => {
+                        let tokens: Vec<_> = numbers.iter().map(|number| token(*number)).collect();
+                        Box::pin(async move { journal.remove(&tokens).await })
+                    }
+                    Call::GiveUp(at) => {
+                        match waiting.get(at).map(|(call, _)| call.clone()) {
+                            Some(Call::Put(_)) => drop(waiting.remove(at)),
+                            Some(Call::Remove(_)) => waiting[at].1 = None,
+                            Some(Call::GiveUp(_) | Call::Answer) | None => {}
+                        }
+                        continue;
+                    }
+                    Call::Answer => {
+                        drop(turn.take());
+                        answer(std::mem::take(&mut waiting), &mut model).await;
+                        prop_assert_eq!(journal.load().await.unwrap(), model.values().cloned().collect::<Vec<_>>());
+                        turn = Some(Arc::clone(&journal.lock).acquire_owned().await.unwrap());
+                        continue;
+                    }
+                };
+                prop_assert!(futures::poll!(&mut called).is_pending());
+                waiting.push((call, Some(called)));
+            }
+            drop(turn.take());
+            answer(waiting, &mut model).await;
+            prop_assert_eq!(journal.load().await.unwrap(), model.values().cloned().collect::<Vec<_>>());
+            prop_assert_eq!(found(&state).await, model.values().cloned().collect::<Vec<_>>());
+            prop_assert!(journal.pending.lock().puts.is_empty());
             Ok(())
         })?;
     }
