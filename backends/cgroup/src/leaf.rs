@@ -68,23 +68,19 @@ impl Reader {
         for file in ["cpuset.cpus", "cpuset.mems"] {
             inherit(&to_dir, file)?;
         }
+        let listing = from_dir.join("cgroup.procs");
         let target = to_dir.join("cgroup.procs");
         // Each process is moved once: one that is exiting, or whose first thread has exited, cannot be moved
         // and stays listed until its end.
         let mut moved = BTreeSet::new();
         for _ in 0..PASSES {
-            let listed = read_if_there(&from_dir.join("cgroup.procs"))?.unwrap_or_default();
-            let mut pids = parse::pids(&listed);
+            let mut pids = listed(&listing)?;
             pids.retain(|pid| moved.insert(*pid));
             if pids.is_empty() {
                 return Ok(());
             }
             for pid in pids {
-                match fs::write(&target, pid.to_string()) {
-                    Err(fault) if fault.raw_os_error().map(Errno::from_raw) == Some(Errno::ESRCH) => {}
-                    Err(source) => return Err(Error::File { path: target, source }),
-                    Ok(()) => {}
-                }
+                move_if_listed(&listing, &target, pid)?;
             }
         }
         Err(Error::Restless { group: from.to_string() })
@@ -147,6 +143,24 @@ fn inherit(dir: &Path, file: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The processes in a `cgroup.procs` file; none if its group is gone.
+fn listed(listing: &Path) -> Result<Vec<u32>> {
+    Ok(parse::pids(&read_if_there(listing)?.unwrap_or_default()))
+}
+
+/// Moves a process to another group if it is still listed in its own: since the pid was read, the process may have
+/// exited, and the pid may be that of a stranger.
+fn move_if_listed(listing: &Path, target: &Path, pid: u32) -> Result<()> {
+    if !listed(listing)?.contains(&pid) {
+        return Ok(());
+    }
+    match fs::write(target, pid.to_string()) {
+        Err(fault) if fault.raw_os_error().map(Errno::from_raw) == Some(Errno::ESRCH) => Ok(()),
+        Err(source) => Err(Error::File { path: target.to_owned(), source }),
+        Ok(()) => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -213,6 +227,21 @@ mod tests {
         fs::write(from.join("cgroup.procs"), "7\n").unwrap();
         reader.move_cpuset(&group("/nomad/a.web"), &group("/nomad/share")).unwrap();
         assert_eq!(fs::read_to_string(to.join("cgroup.procs")).unwrap(), "7");
+    }
+
+    #[test]
+    fn process_that_has_left_the_group_is_not_moved() {
+        let dir = tempfile::tempdir().unwrap();
+        let [listing, target] = ["from", "to"].map(|name| dir.path().join(name));
+        fs::write(&listing, "7\n").unwrap();
+        move_if_listed(&listing, &target, 8).unwrap();
+        assert!(!target.exists(), "the pid may be a stranger's");
+        move_if_listed(&listing, &target, 7).unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "7");
+        fs::remove_file(&listing).unwrap();
+        fs::remove_file(&target).unwrap();
+        move_if_listed(&listing, &target, 7).unwrap();
+        assert!(!target.exists(), "the group is gone");
     }
 
     #[test]
