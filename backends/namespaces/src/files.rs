@@ -4,8 +4,8 @@
 //! file, because the values come from job files.
 
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write as _};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -176,6 +176,28 @@ pub fn with_host_parts(asked: DnsConfig, resolv_conf: &[u8]) -> DnsConfig {
 /// # Errors
 /// [`Error::File`]; then `path` is unchanged.
 pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> Result<(), Error> {
+    replace(path, contents, mode, |_| Ok(()))
+}
+
+/// As [`write_atomic`], and the file and its directory are synced to disk. At no time, also after a power cut, is `path`
+/// anything but the whole old file or the whole new one.
+///
+/// # Errors
+/// [`Error::File`]; then `path` is unchanged, unless only its directory could not be synced.
+pub fn write_durable(path: &Path, contents: &[u8], mode: u32) -> Result<(), Error> {
+    // Before it has its name: some file systems (XFS) write the name to disk before the contents.
+    replace(path, contents, mode, File::sync_all)?;
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(Error::file("sync", dir))
+}
+
+/// Replaces a file by one with these contents, which `sync` gets before it is named.
+fn replace(
+    path: &Path,
+    contents: &[u8],
+    mode: u32,
+    sync: impl FnOnce(&File) -> io::Result<()>,
+) -> Result<(), Error> {
     use std::os::unix::fs::PermissionsExt;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -194,7 +216,8 @@ pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> Result<(), Error
         .and_then(|mut file| {
             file.write_all(contents)?;
             // The umask may have cleared bits.
-            file.set_permissions(fs::Permissions::from_mode(mode))
+            file.set_permissions(fs::Permissions::from_mode(mode))?;
+            sync(&file)
         })
         .map_err(Error::file("write", &temporary))?;
     reach(Step::FileDrafted);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use switchyard_core::threads::bulk;
 use switchyard_core::{Error, ErrorKind, Result};
-use switchyard_namespaces::files::write_atomic;
+use switchyard_namespaces::files;
 use switchyard_tree::Cancel;
 
 /// How many entries of a tree a removal may visit before it counts as bulk work.
@@ -22,12 +22,9 @@ pub(crate) fn io_error(doing: &str, path: &Path, fault: io::Error) -> Error {
     Error::new(kind, format!("{doing} {}", path.display())).with_source(fault)
 }
 
-/// Replaces a small file atomically, and syncs it and its directory. Blocks.
+/// Replaces a small file atomically, also in a power cut, and syncs it and its directory. Blocks.
 pub(crate) fn write_durable(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
-    write_atomic(path, bytes, mode).map_err(crate::base::error::from_namespaces)?;
-    let dir = path.parent().unwrap_or(Path::new("/"));
-    let synced = [path, dir].into_iter().try_for_each(|part| std::fs::File::open(part)?.sync_all());
-    synced.map_err(|fault| io_error("sync", path, fault))
+    files::write_durable(path, bytes, mode).map_err(crate::base::error::from_namespaces)
 }
 
 /// Removes a directory tree; succeeds if there is none. Dropping the future stops the removal. Trees that

@@ -9,6 +9,7 @@ use switchyard_core::Result;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::Subnet;
 use switchyard_steps::{Step, reach};
+use tokio::sync::Semaphore;
 
 use crate::base::fs::{blocking, write_durable};
 
@@ -20,8 +21,8 @@ type RangesFile = BTreeMap<String, Vec<String>>;
 pub(crate) struct Ranges {
     path: PathBuf,
     by_owner: Mutex<BTreeMap<Owner, Vec<Subnet>>>,
-    /// Serialises writers of the file; readers do not take it.
-    writing: Mutex<()>,
+    /// One permit: writers take it in the order of their calls. Readers do not take it.
+    writing: Arc<Semaphore>,
 }
 
 // === impl Ranges ===
@@ -42,7 +43,7 @@ impl Ranges {
                 BTreeMap::new()
             }),
         };
-        Self { path, by_owner: Mutex::new(named), writing: Mutex::default() }
+        Self { path, by_owner: Mutex::new(named), writing: Arc::new(Semaphore::new(1)) }
     }
 
     /// The ranges of one owner; empty if it has set none.
@@ -57,17 +58,24 @@ impl Ranges {
         (!named.is_empty()).then(|| lines.collect::<Vec<_>>().join("; "))
     }
 
-    /// Replaces the ranges of an owner, on disk before in memory. Idempotent.
+    /// Replaces the ranges of an owner, on disk before in memory. Of two calls at once the later one has the last
+    /// word. Idempotent. Cancel-safe: the ranges are replaced or not; a later call waits until that is settled.
     pub(crate) async fn set(self: &Arc<Self>, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
+        // The semaphore is never closed.
+        let turn = Arc::clone(&self.writing).acquire_owned().await.ok();
+        // Compared in its turn: a write that is on its way would replace ranges that are in force now.
         if self.of(owner) == ranges {
             return Ok(());
         }
         let ranges_of_all = Arc::clone(self);
-        blocking(move || ranges_of_all.set_blocking(owner, ranges)).await
+        blocking(move || {
+            let _until_it_ends = turn;
+            ranges_of_all.set_blocking(owner, ranges)
+        })
+        .await
     }
 
     fn set_blocking(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
-        let _writing = self.writing.lock();
         let mut named = self.lock().clone();
         named.insert(owner, ranges);
         let text: RangesFile =
@@ -131,5 +139,25 @@ mod tests {
         assert_eq!(again.summary().as_deref(), Some(told));
         std::fs::write(&path, "{").expect("the file can be written");
         assert_eq!(Ranges::load(path).summary(), None);
+    }
+
+    #[tokio::test]
+    async fn of_two_calls_at_once_the_later_one_has_the_last_word() {
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let path = dir.path().join("ranges");
+        let ranges = Arc::new(Ranges::load(path.clone()));
+        let [one, two] =
+            ["10.1.0.0/24", "10.2.0.0/24"].map(|text| vec![text.parse().expect("it is a range")]);
+        ranges.set(Owner::Kubernetes, one.clone()).await.expect("the file can be written");
+        let turn = Arc::clone(&ranges.writing).acquire_owned().await.expect("it is never closed");
+        let mut other = Box::pin(ranges.set(Owner::Kubernetes, two));
+        let mut back = Box::pin(ranges.set(Owner::Kubernetes, one.clone()));
+        assert!(futures::poll!(&mut other).is_pending());
+        assert!(futures::poll!(&mut back).is_pending(), "the ranges in force are about to be replaced");
+        drop(turn);
+        let (other, back) = tokio::join!(other, back);
+        other.and(back).expect("the file can be written");
+        assert_eq!(ranges.of(Owner::Kubernetes), one);
+        assert_eq!(Ranges::load(path).of(Owner::Kubernetes), one);
     }
 }
