@@ -8,7 +8,10 @@
 //! Requests wait until the state of each object is known, and for nothing else. What has to be removed is
 //! listed before requests are served, so that nothing that a request creates can be on the list, and is
 //! removed afterwards.
-
+//!
+//! Recovery fails, and is tried again, only if it cannot find out what runs. What it would remove and cannot, as on a
+//! full or read-only disk, is logged and left to the cleanup queue: a node whose disk is full must serve the requests
+//! that free space.
 //!
 //! ```text
 //! run          containerd's objects ─► inventory ─► found (records) ─► process_query (what runs)
@@ -23,7 +26,6 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use switchyard_core::{Error, Result};
 use switchyard_logkeeper as logkeeper;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -90,21 +92,49 @@ pub(crate) struct Recovery {
     pub(crate) recovered: CancellationToken,
 }
 
-/// The directories in `dir` whose names are ids, by name; empty if `dir` does not exist.
-fn ids_below<I: FromStr>(dir: &std::path::Path) -> Result<BTreeMap<String, I>> {
-    let entries = match std::fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(fault) => return Err(crate::base::fs::io_error("list", dir, fault)),
-    };
+/// The directories in `dir` whose names are ids, by name; none if `dir` does not exist. A directory that cannot be
+/// listed is logged: what is in it belongs to no object that runs, and is found at the next start.
+fn ids_below<I: FromStr>(dir: &std::path::Path) -> BTreeMap<String, I> {
     let mut ids = BTreeMap::new();
-    for entry in entries {
-        let entry =
-            entry.map_err(|fault| Error::internal(format!("list {}", dir.display())).with_source(fault))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if let Ok(id) = name.parse() {
-            ids.insert(name, id);
+    let listed = std::fs::read_dir(dir).and_then(|entries| {
+        for entry in entries {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if let Ok(id) = name.parse() {
+                ids.insert(name, id);
+            }
         }
+        Ok(())
+    });
+    match listed {
+        Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(
+                dir = %dir.display(),
+                error = %fault,
+                "cannot list what predecessors left in a directory: trying again at the next start"
+            );
+        }
+        Ok(()) | Err(_) => {}
     }
-    Ok(ids)
+    ids
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_cannot_be_listed_has_no_garbage_to_remove_now() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["7", "x", "12"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let expected = BTreeMap::from([("12".to_owned(), 12), ("7".to_owned(), 7)]);
+        assert_eq!(ids_below::<u32>(dir.path()), expected);
+        assert_eq!(ids_below::<u32>(&dir.path().join("none")), BTreeMap::new());
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert_eq!(ids_below::<u32>(&file), BTreeMap::new());
+    }
 }

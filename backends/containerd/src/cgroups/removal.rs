@@ -1,6 +1,7 @@
 //! Removes the cgroups of objects, those with processes left in them later.
 
-use std::io::ErrorKind as Fault;
+use std::fs;
+use std::io::{self, ErrorKind as Fault};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
@@ -72,34 +73,20 @@ impl Cgroups {
     }
 
     /// Loads the files that a predecessor wrote and returns the cleanups to queue. Files of another boot are
-    /// removed.
-    pub(crate) async fn load_busy_cgroups(&self) -> Result<Vec<CgroupCleanup>> {
+    /// removed. What cannot be read or removed is logged, and found again at the next start.
+    pub(crate) async fn load_busy_cgroups(&self) -> Vec<CgroupCleanup> {
         let dir = self.context.layout.busy_cgroups();
-        let mut files = match tokio::fs::read_dir(&dir).await {
-            Ok(files) => files,
-            Err(fault) if fault.kind() == Fault::NotFound => return Ok(Vec::new()),
-            Err(fault) => return Err(io_error("list", &dir, fault)),
+        let boot = self.context.boot.clone();
+        let found = blocking(move || read_busy_files(&dir, &boot)).await.unwrap_or_else(|error| {
+            log_unread(&error);
+            Vec::new()
+        });
+        let cleanup = |(id, left): (String, BusyCgroup)| {
+            let cleanup = self.cgroup_cleanup(&id);
+            self.busy.note(&id, left);
+            cleanup
         };
-        let mut clear = Vec::new();
-        while let Some(file) = files.next_entry().await.map_err(|fault| io_error("list", &dir, fault))? {
-            let path = file.path();
-            let text =
-                tokio::fs::read_to_string(&path).await.map_err(|fault| io_error("read", &path, fault))?;
-            let name = file.file_name();
-            let id = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
-            match id.zip(BusyCgroup::parse(&text, &self.context.boot)) {
-                Some((id, left)) => {
-                    self.busy.note(id, left);
-                    clear.push(self.cgroup_cleanup(id));
-                }
-                // A truncated file: the daemon was killed while it wrote it, so the object is still there and
-                // names the cgroup.
-                None => {
-                    tokio::fs::remove_file(&path).await.map_err(|fault| io_error("remove", &path, fault))?
-                }
-            }
-        }
-        Ok(clear)
+        found.into_iter().map(cleanup).collect()
     }
 
     /// Removes a busy cgroup, if no process is in it any more, and those ancestors that were created for its
@@ -144,4 +131,62 @@ impl Cgroups {
 
 fn busy_file(dir: &Path, id: &str) -> PathBuf {
     dir.join(format!("{id}{SUFFIX}"))
+}
+
+/// The busy cgroups of this boot, by id, from the files in a directory. Other files are removed. Blocks.
+fn read_busy_files(dir: &Path, boot: &str) -> Result<Vec<(String, BusyCgroup)>> {
+    let files = match fs::read_dir(dir) {
+        Err(fault) if fault.kind() == Fault::NotFound => return Ok(Vec::new()),
+        files => files.and_then(|files| files.collect::<io::Result<Vec<_>>>()),
+    };
+    let mut found = Vec::new();
+    for file in files.map_err(|fault| io_error("list", dir, fault))? {
+        let path = file.path();
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(fault) => {
+                log_unread(&io_error("read", &path, fault));
+                continue;
+            }
+        };
+        let name = file.file_name();
+        let id = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
+        match id.zip(BusyCgroup::parse(&text, boot)) {
+            Some((id, left)) => found.push((id.to_owned(), left)),
+            // A truncated file: the daemon was killed while it wrote it, so the object is still there and
+            // names the cgroup.
+            None => {
+                if let Err(fault) = fs::remove_file(&path) {
+                    log_unread(&io_error("remove", &path, fault));
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn log_unread(error: &Error) {
+    let error = error.report();
+    tracing::warn!(error, "a record of a busy cgroup cannot be dealt with: trying again at the next start");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_cannot_be_read_hides_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = BusyCgroup { group: Group::from_path(Path::new("/pods/a")).unwrap(), above: Vec::new() };
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("a.left"), left.text("boot")).unwrap();
+        fs::write(path("b.left"), left.text("another boot")).unwrap();
+        // Neither can these be read, nor can they be removed as files are.
+        fs::create_dir(path("0.left")).unwrap();
+        fs::create_dir(path("z.left")).unwrap();
+        assert_eq!(read_busy_files(dir.path(), "boot").unwrap(), [("a".to_owned(), left)]);
+        assert!(!path("b.left").exists() && path("a.left").exists());
+        assert_eq!(read_busy_files(&path("none"), "boot").unwrap(), []);
+        assert!(read_busy_files(&path("a.left"), "boot").is_err());
+    }
 }

@@ -66,7 +66,7 @@ impl Leases {
     async fn delete_or_queue(&self, id: String) {
         if let Err(error) = delete(&self.client, &id).await {
             tracing::warn!(lease = id, error = error.report(), "cannot delete a lease: trying again later");
-            self.cleanup.enqueue(LeaseCleanup { client: self.client.clone(), id });
+            self.cleanup.enqueue(LeaseCleanup::new(&self.client, id));
         }
     }
 }
@@ -105,9 +105,15 @@ pub(crate) async fn delete(client: &Client, id: &str) -> Result<()> {
 
 /// Deletes a lease that nobody needs any more.
 #[derive(Debug)]
-struct LeaseCleanup {
+pub(crate) struct LeaseCleanup {
     client: Client,
     id: String,
+}
+
+impl LeaseCleanup {
+    pub(crate) fn new(client: &Client, id: String) -> Self {
+        Self { client: client.clone(), id }
+    }
 }
 
 impl Cleanup for LeaseCleanup {

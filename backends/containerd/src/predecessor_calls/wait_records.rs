@@ -5,13 +5,17 @@
 //! would never get to the end of one.
 
 use std::io::ErrorKind as Fault;
+use std::path::Path;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use futures::future::BoxFuture;
 use rustix::time::{ClockId, clock_gettime};
 use switchyard_core::Result;
 use switchyard_steps::{Step, reach};
 
-use crate::base::fs::{create_private_dir, io_error};
+use crate::base::fs::{blocking, create_private_dir, io_error};
+use crate::cleanup::{Cleanup, upgrade};
 use crate::predecessor_calls::PredecessorCalls;
 
 /// Since when a predecessor call has been waited for, by all daemons that have waited for it.
@@ -64,32 +68,77 @@ impl PredecessorCalls {
 
     /// Removes the wait record of a container, whose predecessor call has finished. Idempotent.
     pub(crate) async fn remove_wait(&self, id: &str) -> Result<()> {
+        self.remove_record(id).await?;
+        reach(Step::WaitOver);
+        Ok(())
+    }
+
+    async fn remove_record(&self, id: &str) -> Result<()> {
         let path = self.context.layout.waits().join(id);
         match tokio::fs::remove_file(&path).await {
             Err(fault) if fault.kind() != Fault::NotFound => Err(io_error("remove", &path, fault)),
-            Ok(()) | Err(_) => {
-                reach(Step::WaitOver);
-                Ok(())
-            }
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 
-    /// Removes the wait records of containers without a predecessor call, as there are after a reboot.
-    pub(crate) async fn remove_stale_waits(&self) -> Result<()> {
+    /// Removes the wait records of containers without a predecessor call, as there are after a reboot. Returns those
+    /// that cannot be removed now.
+    pub(crate) async fn remove_stale_waits(self: &Arc<Self>) -> Vec<StaleWaitCleanup> {
         let dir = self.context.layout.waits();
-        let mut files = match tokio::fs::read_dir(&dir).await {
-            Ok(files) => files,
-            Err(fault) if fault.kind() == Fault::NotFound => return Ok(()),
-            Err(fault) => return Err(io_error("list", &dir, fault)),
-        };
-        while let Some(file) = files.next_entry().await.map_err(|fault| io_error("list", &dir, fault))? {
-            let name = file.file_name();
-            if !name.to_str().is_some_and(|id| self.shims.predecessor_calls.contains(id)) {
-                let path = file.path();
-                tokio::fs::remove_file(&path).await.map_err(|fault| io_error("remove", &path, fault))?;
+        let listed = blocking(move || file_names(&dir)).await.unwrap_or_else(|error| {
+            let error = error.report();
+            tracing::warn!(
+                error,
+                "cannot list the records of waits for predecessors: trying again at the next start"
+            );
+            Vec::new()
+        });
+        let mut refused = Vec::new();
+        for id in listed {
+            let cleanup = StaleWaitCleanup { calls: Arc::downgrade(self), id };
+            if let Err(error) = cleanup.run().await {
+                let error = error.report();
+                tracing::warn!(
+                    error,
+                    "cannot remove the record of a wait for a predecessor: trying again while requests are served"
+                );
+                refused.push(cleanup);
             }
         }
-        Ok(())
+        refused
+    }
+}
+
+/// The names of the files in a directory; none if it does not exist. Names that are no text are left out. Blocks.
+fn file_names(dir: &Path) -> Result<Vec<String>> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(fault) if fault.kind() == Fault::NotFound => return Ok(Vec::new()),
+        entries => entries.and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>()),
+    };
+    let entries = entries.map_err(|fault| io_error("list", dir, fault))?;
+    Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
+/// Removes the record of a wait for a predecessor call that is not there.
+#[derive(Debug)]
+pub(crate) struct StaleWaitCleanup {
+    calls: Weak<PredecessorCalls>,
+    id: String,
+}
+
+impl Cleanup for StaleWaitCleanup {
+    fn description(&self) -> String {
+        format!("record of a wait about {}", self.id)
+    }
+
+    fn run(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let calls = upgrade(&self.calls)?;
+            if calls.shims.predecessor_calls.contains(&self.id) {
+                return Ok(());
+            }
+            calls.remove_record(&self.id).await
+        })
     }
 }
 

@@ -6,13 +6,16 @@
 //! it runs. The record has no other purpose: there is no sandbox of containerd's sandbox API behind it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Weak};
 
 use containerd_client::services::v1::sandbox as api;
 use containerd_client::types;
+use futures::future::BoxFuture;
 use switchyard_core::{Error, ErrorKind, Result};
 
 use crate::base::config::Runtime;
 use crate::base::steps::Step;
+use crate::cleanup::{Cleanup, upgrade};
 use crate::client::{QUICK, call, ignore_not_found};
 use crate::processes::Processes;
 use crate::record::INSTANCE;
@@ -63,22 +66,43 @@ impl Processes {
     /// Deletes the records of all tasks but `wanted`, and creates those that `wanted` lacks: the tasks that
     /// may run without a persisted exit, each with its runtime handler, as they are once the records are
     /// listed. A predecessor may have been killed between the two, or have used another version of
-    /// containerd. For recovery, once all tasks are known and before requests are served.
+    /// containerd. For recovery, once all tasks are known and before requests are served. Returns the records that
+    /// containerd does not delete now, which protect nothing and only take space; after the first one the others are
+    /// not tried.
     pub(crate) async fn sync_protected_exits(
-        &self,
+        self: &Arc<Self>,
         wanted: impl FnOnce() -> BTreeMap<String, String>,
-    ) -> Result<()> {
+    ) -> Vec<ProtectedExitCleanup> {
         if !self.features.has_sandbox_store() {
-            return Ok(());
+            return Vec::new();
         }
         let request = api::StoreListRequest {
             filters: vec![format!("labels.\"{INSTANCE}\"==\"{}\"", self.client.instance())],
         };
-        let listed = call("list protected exits", QUICK, self.client.sandboxes().list(request)).await?.list;
+        let listed = match call("list protected exits", QUICK, self.client.sandboxes().list(request)).await {
+            Ok(listed) => listed.list,
+            Err(error) => {
+                // Records that exist already are created again, which does no harm.
+                tracing::warn!(
+                    error = error.report(),
+                    "cannot list the exits that are protected: those of tasks that are gone stay so until the next start"
+                );
+                Vec::new()
+            }
+        };
         let kept: BTreeSet<String> = listed.into_iter().map(|sandbox| sandbox.sandbox_id).collect();
         let wanted = wanted();
+        let mut refused = Vec::new();
         for id in kept.iter().filter(|id| !wanted.contains_key(*id)) {
-            self.unprotect_exit(id).await?;
+            if refused.is_empty() {
+                let Err(error) = self.unprotect_exit(id).await else { continue };
+                tracing::warn!(
+                    id,
+                    error = error.report(),
+                    "the exit of a task that is gone stays protected: trying again while requests are served"
+                );
+            }
+            refused.push(ProtectedExitCleanup { processes: Arc::downgrade(self), id: id.clone() });
         }
         for (id, handler) in wanted.iter().filter(|(id, _)| !kept.contains(*id)) {
             match self.context.runtime(handler) {
@@ -92,7 +116,7 @@ impl Processes {
                 }
             }
         }
-        Ok(())
+        refused
     }
 
     fn exit_unprotected(&self, error: &Error) {
@@ -103,5 +127,29 @@ impl Processes {
             error = error.report(),
             "the exit of a task is lost if it exits while containerd is down"
         );
+    }
+}
+
+/// Deletes the sandbox-store record of a task that did not run when recovery found the record.
+#[derive(Debug)]
+pub(crate) struct ProtectedExitCleanup {
+    processes: Weak<Processes>,
+    id: String,
+}
+
+impl Cleanup for ProtectedExitCleanup {
+    fn description(&self) -> String {
+        format!("protected exit of {}", self.id)
+    }
+
+    fn run(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let processes = upgrade(&self.processes)?;
+            if processes.shims.live.may_have_process(&self.id) {
+                // It was started meanwhile: the record protects its exit, and goes with its process.
+                return Ok(());
+            }
+            processes.unprotect_exit(&self.id).await
+        })
     }
 }

@@ -13,11 +13,12 @@ use switchyard_core::{Error, Result};
 
 use super::ids_below;
 use super::inventory::Snapshots;
+use super::plan::RecoveryPlan;
 use crate::base::config::ContainerdMode;
 use crate::base::fs::{blocking, remove_tree};
 use crate::base::mount::unmount_all;
 use crate::client::{QUICK, call, ignore_not_found};
-use crate::image::lease;
+use crate::image::lease::{self, LeaseCleanup};
 use crate::image::reader::view_prefix;
 use crate::image::unpack::extract_prefix;
 use crate::recover::Recovery;
@@ -38,29 +39,33 @@ pub(super) struct StartupGarbage {
 }
 
 impl Recovery {
-    /// Lists the garbage, and removes at once what would get in the way of requests: leases and downloads.
-    /// `all` are the ids of all containers; `bridge_holders` are the sandboxes that bridges of clusters belong to.
+    /// Lists the garbage, and removes at once what would get in the way of requests, as far as that is possible: leases
+    /// and downloads. `all` are the ids of all containers; `bridge_holders` are the sandboxes that bridges of clusters
+    /// belong to. Leases that cannot be deleted go on the plan.
     pub(super) async fn find_garbage(
         &self,
         snapshots: &Snapshots,
         all: &HashSet<String>,
         bridge_holders: Vec<SandboxId>,
-    ) -> Result<StartupGarbage> {
-        self.delete_leases().await?;
-        self.abort_downloads().await?;
+        plan: &mut RecoveryPlan,
+    ) -> StartupGarbage {
+        self.delete_leases(plan).await;
+        // An unfinished download that stays is continued by the next pull of its layer. It is not queued: by then it
+        // may be the download of such a pull.
+        warn_if_kept("downloads", self.abort_downloads().await);
         let layout = &self.context.layout;
-        let mut sandboxes = ids_below::<SandboxId>(&layout.all_sandbox_state())?;
-        sandboxes.extend(ids_below::<SandboxId>(&layout.all_sandbox_run())?);
-        sandboxes.extend(ids_below::<SandboxId>(&layout.all_pins())?);
+        let mut sandboxes = ids_below::<SandboxId>(&layout.all_sandbox_state());
+        sandboxes.extend(ids_below::<SandboxId>(&layout.all_sandbox_run()));
+        sandboxes.extend(ids_below::<SandboxId>(&layout.all_pins()));
         sandboxes.extend(bridge_holders.into_iter().map(|id| (id.to_string(), id)));
-        let mut tasks = ids_below::<TaskId>(&layout.all_task_state())?;
-        tasks.extend(ids_below::<TaskId>(&layout.all_task_run())?);
-        tasks.extend(ids_below::<TaskId>(&layout.all_stages())?);
+        let mut tasks = ids_below::<TaskId>(&layout.all_task_state());
+        tasks.extend(ids_below::<TaskId>(&layout.all_task_run()));
+        tasks.extend(ids_below::<TaskId>(&layout.all_stages()));
         let views = match std::fs::read_dir(layout.views()) {
             Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
             Err(_) => Vec::new(),
         };
-        Ok(StartupGarbage {
+        StartupGarbage {
             views,
             snapshots: snapshots.with_prefix(&[view_prefix(&self.client), extract_prefix(&self.client)]),
             sandboxes: sandboxes
@@ -70,7 +75,7 @@ impl Recovery {
                 .collect(),
             volumes: self.storage.volumes.unpublished(),
             tasks: tasks.into_iter().filter(|(name, _)| !all.contains(name)).map(|(_, id)| id).collect(),
-        })
+        }
     }
 
     /// Removes the garbage. What cannot be removed is logged, and found again at the next start. `known` are
@@ -94,14 +99,33 @@ impl Recovery {
         self.close_stale_logs(known).await;
     }
 
-    async fn delete_leases(&self) -> Result<()> {
+    /// Deletes the leases of predecessors. Those that containerd does not delete now go on the plan; after the first
+    /// one the others are not tried, so that requests do not wait for a containerd that is slow in it.
+    async fn delete_leases(&self, plan: &mut RecoveryPlan) {
         let request = api::ListRequest { filters: Vec::new() };
-        let leases = call("list leases", QUICK, self.client.leases().list(request)).await?.leases;
-        for found in leases.into_iter().filter(|found| found.id.starts_with(&lease::prefix(&self.client))) {
-            lease::delete(&self.client, &found.id).await?;
-            self.report_cleaned("lease");
+        let leases = match call("list leases", QUICK, self.client.leases().list(request)).await {
+            Ok(listed) => listed.leases,
+            Err(error) => return warn_if_kept("leases", Err(error)),
+        };
+        let prefix = lease::prefix(&self.client);
+        let mut refused = false;
+        for id in leases.into_iter().map(|found| found.id).filter(|id| id.starts_with(&prefix)) {
+            if !refused {
+                match lease::delete(&self.client, &id).await {
+                    Ok(()) => {
+                        self.report_cleaned("lease");
+                        continue;
+                    }
+                    Err(error) => tracing::warn!(
+                        lease = id,
+                        error = error.report(),
+                        "cannot delete a lease that a predecessor left: trying again while requests are served"
+                    ),
+                }
+                refused = true;
+            }
+            plan.remove("lease", LeaseCleanup::new(&self.client, id), &self.context.observer);
         }
-        Ok(())
     }
 
     /// Unmounts and removes views of images, and removes their snapshots and those of unpackings that were

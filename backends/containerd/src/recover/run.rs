@@ -92,12 +92,16 @@ impl Recovery {
         self.remove_lost_layers(&snapshots, &plan.from_earlier_boots).await;
         phases.done("layers");
         reach(Step::RecoveryTasks);
-        let garbage = self.find_garbage(&snapshots, &all, bridge_holders).await?;
+        let garbage = self.find_garbage(&snapshots, &all, bridge_holders, &mut plan).await;
         phases.done("debris");
         reach(Step::RecoverySandboxes);
-        self.processes.sync_protected_exits(|| self.tasks.table.unprotected()).await?;
-        self.predecessor_calls.remove_stale_waits().await?;
-        for cleanup in self.cgroups.load_busy_cgroups().await? {
+        for cleanup in self.processes.sync_protected_exits(|| self.tasks.table.unprotected()).await {
+            plan.cleanup.push(Box::new(cleanup));
+        }
+        for cleanup in self.predecessor_calls.remove_stale_waits().await {
+            plan.cleanup.push(Box::new(cleanup));
+        }
+        for cleanup in self.cgroups.load_busy_cgroups().await {
             plan.remove("cgroup", cleanup, &self.context.observer);
         }
         phases.done("exits");
