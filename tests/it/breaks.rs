@@ -6,6 +6,7 @@ mod clients;
 mod containerd_hangs;
 mod disks;
 mod execs;
+mod failing_databases;
 mod impostors;
 mod late_answers;
 mod logkeeper;

@@ -22,7 +22,7 @@ use switchyard_namespaces::{self as namespaces, Ns, PinSpec};
 use switchyard_runtime_spec::infra::without_process;
 
 use crate::base::config::{InfraMode, SandboxKind};
-use crate::base::disks::tolerate_full_disk;
+use crate::base::disks::tolerate_unwritable_disk;
 use crate::base::error::from_namespaces;
 use crate::base::fs::{create_private_dir, remove_tree};
 use crate::base::steps::Step;
@@ -294,7 +294,7 @@ impl Sandboxes {
             let marked =
                 ignore_not_found(self.record_sandbox(id, &entry.record, SandboxPhase::Stopped).await);
             if SandboxEntry::is_stop_detectable(&entry) {
-                tolerate_full_disk(marked, "a sandbox is stopped, but the disk is too full to record that")?;
+                tolerate_unwritable_disk(marked, "a sandbox is stopped, but that cannot be recorded")?;
             } else {
                 marked?;
             }
@@ -314,7 +314,7 @@ impl Sandboxes {
         if marked.is_err() {
             // The removal frees space. If the daemon is killed during it, the client that asked for it asks
             // again.
-            return tolerate_full_disk(marked, "a removal begins, but the disk is too full to record that");
+            return tolerate_unwritable_disk(marked, "a removal begins, but that cannot be recorded");
         }
         self.table.lock().insert(id, Arc::new(entry.changed(SandboxChange::RemovalRecorded)));
         self.context.faults.reach(Step::SandboxDoomed)

@@ -151,7 +151,7 @@ fn assert_disk(node: &TestNode, full: bool) {
 }
 
 /// Whether the node reports that a container has exited and that its exit is not persisted.
-fn is_exit_unrecorded(node: &TestNode, container: &str) -> bool {
+pub(super) fn is_exit_unrecorded(node: &TestNode, container: &str) -> bool {
     let status = node.cri().runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
     let info = status.expect("it is reported").info;
     // As JSON: `"exits.unrecorded":"ID, ID"`.
@@ -161,7 +161,7 @@ fn is_exit_unrecorded(node: &TestNode, container: &str) -> bool {
 }
 
 /// What clients were told about an exit.
-fn exit_info(node: &TestNode, container: &str) -> (i32, i64, i64, String) {
+pub(super) fn exit_info(node: &TestNode, container: &str) -> (i32, i64, i64, String) {
     let status = node.cri().wait_exit(container);
     (status.exit_code, status.started_at, status.finished_at, status.reason)
 }

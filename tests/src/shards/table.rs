@@ -115,6 +115,12 @@ pub const SLOW: &[Slow] = &[
     row(0, 21, Smoke("cri::exits::exit_has_code_and_reason")),
     row(0, 130, PowerCut),
     // Shard 1.
+    row(1, 17, Test("breaks::network::cni_del_of_a_stopped_daemon_is_finished_and_awaited")),
+    row(
+        1,
+        20,
+        Test("breaks::failing_databases::ends_are_listed_and_pods_stop_although_nothing_can_be_recorded"),
+    ),
     row(1, 18, Test("hostile::images::endless_or_invalid_blobs_leave_nothing_behind")),
     row(1, 18, Test("breaks::checkpoints::hung_criu_is_killed_and_container_keeps_running")),
     row(1, 23, Test("swarm::health::service_is_healthy_over_kills_amid_its_checks_until_a_check_fails")),
@@ -140,6 +146,13 @@ pub const SLOW: &[Slow] = &[
     row(1, 21, Smoke("cri::recovery::pods_and_containers_survive_daemon_kill")),
     row(1, 21, Smoke("caller_resources::cgroups::oom_kill_in_leaf_cgroup_is_reported")),
     // Shard 2.
+    row(
+        2,
+        20,
+        Test(
+            "breaks::failing_databases::daemon_serves_although_it_can_remove_nothing_that_its_predecessor_left",
+        ),
+    ),
     row(2, 35, Test("swarm::logs::logs_of_running_rotated_and_ended_tasks_are_what_was_printed")),
     row(2, 25, Test("swarm::resources::pod_that_takes_everything_ends_no_task")),
     row(2, 17, Test("hostile::names::arbitrary_task_names_are_used_or_rejected_by_field")),

@@ -1,12 +1,14 @@
-//! Full disks: the status reports them, and operations that end something or free space proceed without being
-//! recorded.
+//! Full disks: the status reports them. On a disk that is full or cannot be written for another reason, operations that
+//! end something or free space proceed without being recorded.
 
 use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::statvfs;
 use parking_lot::Mutex;
 use switchyard_core::backend::Condition;
-use switchyard_core::{ErrorKind, Result};
+use switchyard_core::{Error, ErrorKind, Result};
+
+use crate::base::error::mentions_failed_disk;
 
 /// A disk with fewer free bytes or inodes counts as full: a pod can hardly be created.
 const MIN_FREE: FreeSpace = FreeSpace { bytes: 1 << 20, inodes: 64 };
@@ -35,8 +37,9 @@ impl Disks {
 
     /// Stores the result of a check, and logs a change.
     pub(crate) fn update(&self, now: Option<String>) {
-        let mut full = self.full.lock();
-        match (&*full, &now) {
+        // Logged after the lock is dropped: who asks for the condition does not wait for the log.
+        let before = std::mem::replace(&mut *self.full.lock(), now.clone());
+        match (before, now) {
             (None, Some(why)) => tracing::warn!(
                 why,
                 "a disk is full: nothing can be created or recorded, but existing objects can be stopped and removed"
@@ -44,14 +47,20 @@ impl Disks {
             (Some(_), None) => tracing::info!("the disks have free space again"),
             (Some(_), Some(_)) | (None, None) => {}
         }
-        *full = now;
     }
 }
 
-/// Ignores a full disk in the result of a write that is not essential, and logs `what` as a warning then.
-pub(crate) fn tolerate_full_disk(put: Result<()>, what: &str) -> Result<()> {
+/// Whether a write failed because its disk cannot be written at the moment: the disk or a quota is full, the file system
+/// is read-only, or the device fails. Nothing is wrong with what was to be written then.
+pub(crate) fn is_unwritable(error: &Error) -> bool {
+    error.kind() == ErrorKind::ResourceExhausted || mentions_failed_disk(error)
+}
+
+/// Ignores a disk that cannot be written ([`is_unwritable`]) in the result of a write that is not essential, and logs
+/// `what` as a warning then.
+pub(crate) fn tolerate_unwritable_disk(put: Result<()>, what: &str) -> Result<()> {
     match put {
-        Err(error) if error.kind() == ErrorKind::ResourceExhausted => {
+        Err(error) if is_unwritable(&error) => {
             tracing::warn!(error = error.report(), "{what}");
             Ok(())
         }
@@ -92,7 +101,11 @@ impl FreeSpace {
 
 #[cfg(test)]
 mod tests {
+    use nix::errno::Errno;
+
     use super::*;
+    use crate::base::error::from_status;
+    use crate::base::fs::io_error;
 
     #[test]
     fn a_disk_is_full_without_bytes_or_without_inodes() {
@@ -102,6 +115,38 @@ mod tests {
         assert_eq!(FreeSpace { inodes: 3, ..plenty }.shortage(), Some("inodes"));
         assert_eq!(FreeSpace { bytes: 0, inodes: 0 }.shortage(), Some("bytes and inodes"));
         assert_eq!(shortages(&["/no/such/directory".into()]), None);
+    }
+
+    #[test]
+    fn a_disk_that_cannot_be_written_is_told_from_what_cannot_be_written_anywhere() {
+        let status = |text: &str| from_status("update container 1", tonic::Status::unknown(text));
+        let file = |errno: Errno| io_error("write", Path::new("/x"), errno.into());
+        let unwritable = [
+            status("write /var/lib/containerd/meta.db: no space left on device: unknown"),
+            status("write /var/lib/containerd/meta.db: read-only file system: unknown"),
+            status("fdatasync /var/lib/containerd/meta.db: input/output error"),
+            from_status("update container 1", tonic::Status::resource_exhausted("full")),
+            file(Errno::ENOSPC),
+            file(Errno::EDQUOT),
+            file(Errno::EROFS),
+            file(Errno::EIO),
+            Error::internal("a sandbox").with_source(file(Errno::EROFS)),
+        ];
+        for error in unwritable {
+            assert!(is_unwritable(&error), "{}", error.report());
+            assert!(tolerate_unwritable_disk(Err(error), "it is not written").is_ok());
+        }
+        let others = [
+            status("label value too long"),
+            status("transport error"),
+            from_status("update container 1", tonic::Status::not_found("container 1")),
+            from_status("update container 1", tonic::Status::unavailable("down")),
+            file(Errno::EACCES),
+        ];
+        for error in others {
+            assert!(!is_unwritable(&error), "{}", error.report());
+            assert!(tolerate_unwritable_disk(Err(error), "it is not written").is_err());
+        }
     }
 
     #[test]

@@ -117,14 +117,7 @@ struct Cause(String);
 /// `ResourceExhausted` if a message in the error's chain of causes says that a disk is full, else
 /// `otherwise`. Plugins, shims and our own helper processes report a full disk only in their messages.
 pub(crate) fn disk_full_or(otherwise: ErrorKind, error: &(dyn StdError + 'static)) -> ErrorKind {
-    let mut next = Some(error);
-    while let Some(cause) = next {
-        if mentions_disk_full(&cause.to_string()) {
-            return ErrorKind::ResourceExhausted;
-        }
-        next = cause.source();
-    }
-    otherwise
+    if any_cause(error, mentions_disk_full) { ErrorKind::ResourceExhausted } else { otherwise }
 }
 
 /// Whether a message reports a full disk or an exhausted quota.
@@ -132,6 +125,29 @@ pub(crate) fn mentions_disk_full(text: &str) -> bool {
     const FULL: [&str; 2] = ["no space left on device", "disk quota exceeded"];
     let text = text.to_lowercase();
     FULL.iter().any(|part| text.contains(part))
+}
+
+/// Whether a message in the error's chain of causes reports a disk that cannot be written although it has space: its
+/// file system is read-only, as Linux makes it after a fault, or the device fails. containerd and our own file
+/// operations use the words of the C library.
+pub(crate) fn mentions_failed_disk(error: &(dyn StdError + 'static)) -> bool {
+    const FAILED: [&str; 2] = ["read-only file system", "input/output error"];
+    any_cause(error, |text| {
+        let text = text.to_lowercase();
+        FAILED.iter().any(|part| text.contains(part))
+    })
+}
+
+/// Whether the message of an error, or of one of its causes, is such.
+fn any_cause(error: &(dyn StdError + 'static), is_such: impl Fn(&str) -> bool) -> bool {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if is_such(&cause.to_string()) {
+            return true;
+        }
+        next = cause.source();
+    }
+    false
 }
 
 /// Converts an error of the namespaces crate: `InvalidArgument` for an invalid request, `ResourceExhausted`

@@ -18,8 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use super::logs::from_logkeeper;
 use super::{LifecycleEvent, TaskEntry};
-use crate::base::disks::tolerate_full_disk;
-use crate::base::error::from_status;
+use crate::base::error::{from_status, is_unanswered};
 use crate::base::fs::blocking;
 use crate::base::steps::Step;
 use crate::cleanup::{Cleanup, CleanupQueue, upgrade};
@@ -133,17 +132,23 @@ impl Exits {
             entry.set_started(Started { pid: 0, at });
         }
         entry.apply(LifecycleEvent::ExitObserved(exit.clone()));
-        tolerate_full_disk(
-            self.persist_observed_exit(entry).await,
-            "the disk is full: an exit found by recovery is persisted later",
-        )
+        match self.persist_observed_exit(entry).await {
+            Err(error) if !is_unanswered(&error) => {
+                tracing::warn!(task.id = %entry.id, error = error.report(), "an exit found by recovery cannot be persisted: the cleanup queue retries it");
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     /// Persists the exit of a process, unless one is persisted already; returns the persisted one. An exit
     /// that was observed before takes precedence over `end`.
     pub(crate) async fn persist_exit(&self, entry: &TaskEntry, end: ProcessExit) -> Result<Exit> {
-        let exit = || entry.unpersisted_exit().unwrap_or_else(|| self.exit_from_end(entry, end));
-        self.persist_exit_once(entry, exit).await
+        if let Some(exit) = entry.persisted_exit() {
+            return Ok(exit);
+        }
+        let ended = self.exit_from_end(entry, end).await;
+        self.persist_exit_once(entry, || entry.unpersisted_exit().unwrap_or(ended)).await
     }
 
     /// Persists the observed exit of a task, if there is one and none is persisted. Idempotent.

@@ -7,7 +7,7 @@ use switchyard_core::id::TaskId;
 
 use super::TaskEntry;
 use super::logs::from_logkeeper;
-use crate::base::disks::tolerate_full_disk;
+use crate::base::disks::tolerate_unwritable_disk;
 use crate::base::fs::remove_tree;
 use crate::base::steps::Step;
 use crate::client::{QUICK, call, ignore_not_found};
@@ -26,10 +26,10 @@ impl Tasks {
         let _guard = entry.lock_process().await;
         let id = entry.id.to_string();
         // Deleting the process makes containerd forget an exit that may be stored nowhere else. If the disk
-        // is too full to persist it, the removal goes on, because it frees space.
-        tolerate_full_disk(
+        // cannot be written, the removal goes on, because it frees space.
+        tolerate_unwritable_disk(
             self.exits.persist_observed_exit(entry).await,
-            "the disk is full: removing a task whose exit is not persisted",
+            "removing a task whose exit cannot be persisted",
         )?;
         if entry.may_have_process() {
             self.exits.end_task_process(entry, false).await?;
