@@ -1,17 +1,20 @@
 //! Two owners request the same devices concurrently, while the gateway is killed repeatedly: no slot ever has
 //! two owners, and every answer holds afterwards.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use switchyard_core::device::{Device, DeviceGroup, Inventory, node};
 use switchyard_core::gateway::{Gateway, Leased, Limits, Scope};
 use switchyard_core::id::{LeaseToken, Owner};
-use switchyard_core::ledger::{LeaseState, MemoryStore};
+use switchyard_core::ledger::{LeaseState, LeaseStore, MemoryStore, StoredLease};
 use switchyard_core::operation::Operations;
 use switchyard_core::spec::{LeaseClaim, TaskSpec};
-use switchyard_core::{ErrorKind, Result};
+use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_fake::Fake;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
@@ -251,4 +254,83 @@ fn kill_among_concurrent_leases_neither_double_allocates_nor_loses_any() {
     }
     let daemon = world.life();
     assert_eq!(daemon.holders(), BTreeMap::new());
+}
+
+/// A store that cannot be read at first, for these reasons.
+#[derive(Debug, Default)]
+struct LateStore {
+    leases: MemoryStore,
+    failures: Mutex<VecDeque<ErrorKind>>,
+    reads: AtomicUsize,
+}
+
+impl LateStore {
+    fn failing(failures: &[ErrorKind]) -> Arc<Self> {
+        Arc::new(Self { failures: Mutex::new(failures.iter().copied().collect()), ..Self::default() })
+    }
+
+    fn reads(&self) -> usize {
+        self.reads.load(Ordering::Relaxed)
+    }
+}
+
+impl LeaseStore for LateStore {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<StoredLease>>> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        match self.failures.lock().pop_front() {
+            Some(kind) => Box::pin(async move { Err(Error::new(kind, "the disk is late")) }),
+            None => self.leases.load(),
+        }
+    }
+
+    fn put<'a>(&'a self, lease: &'a StoredLease) -> BoxFuture<'a, Result<()>> {
+        self.leases.put(lease)
+    }
+
+    fn remove<'a>(&'a self, tokens: &'a [LeaseToken]) -> BoxFuture<'a, Result<()>> {
+        self.leases.remove(tokens)
+    }
+}
+
+/// A gateway that has recovered with this store and knows its devices.
+async fn recovered(store: &Arc<LateStore>) -> Gateway {
+    let fake = Arc::new(Fake::new());
+    let gateway = Gateway::with_leases(fake, Limits::default(), store.clone(), Operations::default());
+    let (_, inventories) = watch::channel(Some(Arc::new(devices())));
+    gateway.watch_devices(inventories);
+    gateway.recover().await.unwrap();
+    let mut view = gateway.scope(Owner::Nomad).devices();
+    view.wait_for(Option::is_some).await.unwrap();
+    gateway
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_that_cannot_be_read_at_first_are_read_later() {
+    let store = LateStore::failing(&[ErrorKind::DeadlineExceeded, ErrorKind::Internal]);
+    let slots: Vec<_> = devices().groups[0].devices[0].slots(SHARES).take(1).collect();
+    let token = LeaseToken::random();
+    store.put(&StoredLease { token, owner: Owner::Nomad, slots: slots.clone() }).await.unwrap();
+    let gateway = recovered(&store).await;
+    let leased = async |owner| gateway.scope(owner).lease(&slots).await;
+    assert!(!gateway.is_ledger_recovered());
+    // Whose lease it is cannot be known.
+    assert_eq!(leased(Owner::Nomad).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let read = async {
+        while !gateway.is_ledger_recovered() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_hours(1), read).await.expect("it is tried again");
+    assert_eq!(store.reads(), 3);
+    assert_eq!(leased(Owner::Kubernetes).await.unwrap_err().kind(), ErrorKind::FailedPrecondition);
+    assert_eq!(leased(Owner::Nomad).await.unwrap().token, token);
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_that_can_never_be_read_are_not_read_again() {
+    let store = LateStore::failing(&[ErrorKind::Internal, ErrorKind::FailedPrecondition]);
+    let gateway = recovered(&store).await;
+    tokio::time::sleep(Duration::from_hours(24)).await;
+    assert!(!gateway.is_ledger_recovered());
+    assert_eq!(store.reads(), 2);
 }

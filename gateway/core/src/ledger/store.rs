@@ -24,7 +24,8 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// All stored leases.
     ///
     /// # Errors
-    /// The store cannot be read; no device can be leased then.
+    /// The store cannot be read; no device can be leased then. `FailedPrecondition` if it can never be read as it is,
+    /// because it is damaged as a whole or of a later version; after any other error it is read again later.
     fn load(&self) -> BoxFuture<'_, Result<Vec<StoredLease>>>;
 
     /// Stores a lease; it survives a power failure when this returns. Idempotent. Not cancel-safe: run it to
