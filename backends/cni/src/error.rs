@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use thiserror::Error;
 
 use crate::conf::Skipped;
@@ -163,8 +164,17 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The journal file of an attachment does not have the format that this program writes.
-    #[error("network journal {} is damaged or of a newer version; detach the container by hand and remove it", path.display())]
+    /// The journal file of an attachment is not as any version of this program writes it.
+    #[error("network journal {} is damaged; detach the container by hand and remove it, or restart the node", path.display())]
+    JournalDamaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The journal file of an attachment does not have the format that this version of the program writes.
+    #[error("network journal {} is of another version; detach the container by hand and remove it, or run that version", path.display())]
     JournalContent {
         /// The file.
         path: PathBuf,
@@ -276,6 +286,13 @@ impl Error {
         matches!(self, Self::Add { undo: Some(_), .. })
     }
 
+    /// Whether what a journal file had is lost: it is damaged, or the disk cannot read it.
+    pub(crate) fn is_journal_lost(&self) -> bool {
+        let is_unreadable = |fault: &io::Error| fault.raw_os_error().map(Errno::from_raw) == Some(Errno::EIO);
+        matches!(self, Self::JournalDamaged { .. })
+            || matches!(self, Self::Journal { source, .. } if is_unreadable(source))
+    }
+
     /// Whether a plugin reported that there is nothing to detach.
     pub(crate) fn is_unknown_container(&self) -> bool {
         self.code() == Some(CODE_UNKNOWN_CONTAINER)
@@ -298,6 +315,7 @@ impl Error {
             | Self::UndoDeadline { .. }
             | Self::Journal { .. }
             | Self::JournalContent { .. }
+            | Self::JournalDamaged { .. }
             | Self::JournalExists { .. } => None,
         }
     }

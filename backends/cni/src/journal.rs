@@ -20,7 +20,7 @@ use tokio::task::spawn_blocking;
 
 use crate::attachment::{Attachment, Capabilities};
 use crate::conf::NetworkList;
-use crate::error::Error;
+use crate::error::{Error, one_line};
 use crate::host_local;
 use crate::network::Network;
 use crate::plugin::Plugins;
@@ -75,7 +75,7 @@ impl Saved {
     /// Reads a journal file; `None` if there is none, or no plugin has run for it.
     ///
     /// # Errors
-    /// [`Error::Journal`], [`Error::JournalContent`].
+    /// [`Error::Journal`], [`Error::JournalDamaged`], [`Error::JournalContent`].
     pub fn read(path: &Path) -> Result<Option<Self>, Error> {
         let bytes = match fs::read(path) {
             Ok(bytes) => bytes,
@@ -88,19 +88,20 @@ impl Saved {
     /// Reads the contents of a journal file; `None` if no plugin has run for it. `path` is for error
     /// messages.
     pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Option<Self>, Error> {
-        let damaged = |source| Error::JournalContent { path: path.to_owned(), source };
+        let damaged = |source| Error::JournalDamaged { path: path.to_owned(), source };
         let mut documents = serde_json::Deserializer::from_slice(bytes).into_iter::<Value>();
         let intent = match documents.next() {
             None => return Ok(None),
             // Truncated: a kill or a full disk has interrupted the write.
             Some(Err(fault)) if fault.is_eof() => return Ok(None),
-            Some(intent) => intent,
+            Some(intent) => intent.map_err(damaged)?,
         };
-        let intent: Intent = intent.and_then(Intent::deserialize).map_err(damaged)?;
-        if intent.version != VERSION {
-            let text = format!("version {} is not {VERSION}", intent.version);
-            return Err(damaged(serde::de::Error::custom(text)));
+        // Each version writes its number there.
+        if let Some(version) = intent.get("version").filter(|version| **version != VERSION) {
+            let source = serde::de::Error::custom(format!("version {version} is not {VERSION}"));
+            return Err(Error::JournalContent { path: path.to_owned(), source });
         }
+        let intent = Intent::deserialize(intent).map_err(damaged)?;
         // The last one may be truncated; the iterator ends at the first failure.
         Ok(Some(Self { intent, result: documents.map_while(Result::ok).last() }))
     }
@@ -188,17 +189,40 @@ impl Network {
 /// Idempotent: does nothing without a file. It needs neither the configuration directory nor state of the
 /// daemon. `netns` is the namespace if it still exists, else `None`. Cancel safety: call it again.
 ///
+/// A damaged file says of nothing how it is undone. Once the namespace is gone, as after a reboot, most of it is gone as
+/// well, and an operator can do no more: the file is removed then, and the damage logged.
+///
 /// # Errors
-/// [`Error::Journal`], [`Error::JournalContent`], [`Error::Conf`], [`Error::Result`], or those of
-/// [`Network::del`]; the file stays then.
+/// [`Error::Journal`], [`Error::JournalDamaged`], [`Error::JournalContent`], [`Error::Conf`], [`Error::Result`], or
+/// those of [`Network::del`]; the file stays then.
 pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> Result<(), Error> {
     let file = path.to_owned();
-    let Some(saved) = blocking("read", path, move || Ok(Saved::read(&file))).await?? else {
-        return remove(path).await;
+    let saved = match blocking("read", path, move || Ok(Saved::read(&file))).await? {
+        Ok(Some(saved)) => saved,
+        Ok(None) => return remove(path).await,
+        Err(error) if netns.is_none() && error.is_journal_lost() => {
+            tracing::error!(
+                error = one_line(&error),
+                "the network namespace is gone, and what was attached in it is not known: addresses may stay reserved"
+            );
+            return remove(path).await;
+        }
+        Err(error) => return Err(error),
     };
     let network = Network::new(Arc::new(saved.list(path)?), plugins.clone());
     let attachment = Attachment { netns: netns.map(Path::to_owned), ..saved.attachment() };
-    network.del(&attachment, saved.result(path)?.as_ref()).await?;
+    let result = match saved.result(path) {
+        // As if it were truncated: there is nothing left in a namespace that would need it.
+        Err(error) if netns.is_none() => {
+            tracing::warn!(
+                error = one_line(&error),
+                "a result in a network journal is damaged: detaching without it"
+            );
+            None
+        }
+        result => result?,
+    };
+    network.del(&attachment, result.as_ref()).await?;
     if netns.is_none() {
         free_unowned(network.list().clone()).await;
     }

@@ -215,21 +215,57 @@ async fn attachment_with_unwritable_result_is_rolled_back() {
     assert!(matches!(&error, Error::Add { undo: None, .. }), "{error}");
 }
 
+/// The contents of a journal of a whole attachment.
+async fn whole_journal(bench: &Bench, path: &Path) -> String {
+    bench.good("one", "10.0.0.2/24");
+    attach_saved(&bench.network(&list("1.0.0", &["one"])), path, &attachment()).await.unwrap();
+    fs::read_to_string(path).unwrap()
+}
+
 #[tokio::test]
-async fn damaged_or_newer_journal_is_reported_and_kept() {
+async fn journal_of_another_version_is_reported_and_kept() {
     let bench = Bench::new();
     let path = journal(&bench);
-    bench.good("one", "10.0.0.2/24");
-    let network = bench.network(&list("1.0.0", &["one"]));
-    attach_saved(&network, &path, &attachment()).await.unwrap();
-    let text = fs::read_to_string(&path).unwrap();
-    for broken in [&text[1..], &text.replace("\"version\":2", "\"version\":3")] {
-        fs::write(&path, broken).unwrap();
-        let error = del_saved(&path, &bench.plugins(), None).await.unwrap_err();
+    let newer = whole_journal(&bench, &path).await.replace("\"version\":2", "\"version\":3");
+    fs::write(&path, &newer).unwrap();
+    for netns in [None, Some(Path::new("/run/netns/x"))] {
+        let error = del_saved(&path, &bench.plugins(), netns).await.unwrap_err();
         assert!(matches!(error, Error::JournalContent { .. }), "{error}");
-        assert!(path.exists());
+        assert_eq!(fs::read_to_string(&path).unwrap(), newer);
     }
     assert_eq!(bench.order(), ["ADD one"]);
+}
+
+#[tokio::test]
+async fn damaged_journal_is_reported_until_its_namespace_is_gone() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    let text = whole_journal(&bench, &path).await;
+    let nothing = "\0".repeat(text.len());
+    for broken in [&text[1..], &nothing, &text.replace("\"attachment\"", "\"attachmemt\"")] {
+        fs::write(&path, broken).unwrap();
+        let netns = Some(Path::new("/run/netns/x"));
+        let error = del_saved(&path, &bench.plugins(), netns).await.unwrap_err();
+        assert!(matches!(error, Error::JournalDamaged { .. }), "{error}");
+        assert!(path.exists());
+        // As after a reboot.
+        del_saved(&path, &bench.plugins(), None).await.unwrap();
+        assert!(!path.exists());
+    }
+    assert_eq!(bench.order(), ["ADD one"]);
+}
+
+#[tokio::test]
+async fn damaged_result_does_not_keep_a_journal_whose_namespace_is_gone() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    let text = whole_journal(&bench, &path).await;
+    fs::write(&path, text.replace("10.0.0.2/24", "10.0.0.2/2x")).unwrap();
+    let error = del_saved(&path, &bench.plugins(), Some(Path::new("/run/netns/x"))).await.unwrap_err();
+    assert!(matches!(error, Error::Result { .. }), "{error}");
+    del_saved(&path, &bench.plugins(), None).await.unwrap();
+    assert!(!path.exists());
+    assert_eq!(bench.order(), ["ADD one", "DEL one"]);
 }
 
 #[tokio::test]
