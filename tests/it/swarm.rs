@@ -16,6 +16,7 @@ mod networks;
 mod resources;
 mod rotation;
 mod scale;
+mod secrets;
 mod services;
 mod sessions;
 mod tasks;

@@ -1,37 +1,82 @@
-//! The files of tasks with their secrets and configs: on a tmpfs, so that nothing of them touches a disk.
+//! The files of tasks with their secrets and configs: on a tmpfs, so that they are on no disk.
 //!
 //! ```text
-//! <run directory>/swarm/files/          a tmpfs, root's alone
+//! <run directory>/swarm/                a tmpfs, root's alone
 //!   <task>/<number>                     a file, bound read-only into the task
 //! ```
 //!
-//! They go when the task has ended. What a killed daemon left goes at the next start, if its task does not run.
+//! The tmpfs is a mount of its own also where the run directory is on one: services bring as many files as they like,
+//! and the run directory belongs to all of the node. It is not swapped out where the kernel has that (`noswap`, Linux
+//! 6.4); elsewhere what is swapped out is on the swap device.
+//!
+//! Files go when their task has ended. What a killed daemon left goes at the next start, if its task does not run.
+//! All tasks of the node share the directory, and many start at once: whoever mounts, writes or unmounts there has the
+//! turn, so that one makes the mount, and nobody ends it under another one's files.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount, umount};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::unistd::{Gid, Uid, fchown, geteuid};
+use parking_lot::Mutex;
 use switchyard_core::{Error, Result};
 
 use crate::from_proto::check_id;
 use crate::plan::TaskFile;
 
-/// The directory of the files of all tasks. Its methods block on the file system.
+#[cfg(test)]
+pub(crate) mod mount_model;
+#[cfg(test)]
+mod tests;
+
+/// What all files together may take: a tenth of the node's memory, and the kernel's memory for so many files and
+/// directories.
+const BOUNDS: &str = "mode=0700,size=10%,nr_inodes=16384";
+
+/// What is told when they do not fit.
+const WRITE: &str =
+    "write the secrets and configs of the task (all tasks have a tenth of the node's memory for theirs) to";
+
+/// The directory of the files of all tasks. Clones share it. Its methods block on the file system.
 #[derive(Debug, Clone)]
 pub(crate) struct SecretFiles {
     dir: PathBuf,
+    mounter: Arc<dyn TmpfsMounter>,
+    /// Held to mount, to write and to unmount.
+    turn: Arc<Mutex<()>>,
 }
+
+/// Makes and ends the mount on the directory. Tests of other things have a model of it, which needs no root.
+pub(crate) trait TmpfsMounter: std::fmt::Debug + Send + Sync {
+    /// Whether something is mounted on the directory, which exists.
+    fn is_mounted(&self, dir: &Path) -> Result<bool>;
+
+    /// Mounts a tmpfs there.
+    fn mount(&self, dir: &Path) -> Result<()>;
+
+    /// Unmounts what was mounted last.
+    fn unmount(&self, dir: &Path) -> Result<()>;
+}
+
+/// The kernel's mounts.
+#[derive(Debug)]
+struct KernelMounter;
 
 // === impl SecretFiles ===
 
 impl SecretFiles {
     /// The files below this directory, which need not exist yet.
-    pub(crate) const fn new(dir: PathBuf) -> Self {
-        Self { dir }
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        Self::over(dir, Arc::new(KernelMounter))
+    }
+
+    fn over(dir: PathBuf, mounter: Arc<dyn TmpfsMounter>) -> Self {
+        Self { dir, mounter, turn: Arc::default() }
     }
 
     /// Writes the files of a task, in place of those of an earlier try, and returns their paths in order.
@@ -42,6 +87,7 @@ impl SecretFiles {
         if files.is_empty() {
             return Ok(Vec::new());
         }
+        let _turn = self.turn.lock();
         self.prepare()?;
         self.remove(task_id)?;
         let dir = self.of_task(task_id)?;
@@ -52,7 +98,7 @@ impl SecretFiles {
         written.map_err(|fault| {
             // What was written is of no use; if it stays, the next try or the next start removes it.
             let _ = self.remove(task_id);
-            failed("write the secrets and configs of the task to", &dir, fault)
+            failed(WRITE, &dir, fault)
         })
     }
 
@@ -70,40 +116,50 @@ impl SecretFiles {
     /// # Errors
     /// The first of those that cannot be removed; the others are.
     pub(crate) fn retain(&self, keeps: impl Fn(&str) -> bool) -> Result<()> {
+        let _turn = self.turn.lock();
+        self.retain_some(keeps).map(drop)
+    }
+
+    /// Removes the files of all tasks but these, and the directory with its tmpfs if none are left. Idempotent.
+    ///
+    /// # Errors
+    /// Something cannot be removed, or a program uses the directory.
+    pub(crate) fn close(&self, keeps: impl Fn(&str) -> bool) -> Result<()> {
+        let _turn = self.turn.lock();
+        let dir = &self.dir;
+        // Daemons of before could mount it more than once.
+        loop {
+            let is_empty = self.retain_some(&keeps)?;
+            let exists = dir.try_exists().map_err(|fault| failed("read", dir, fault))?;
+            if !is_empty || !exists {
+                return Ok(());
+            }
+            if !self.mounter.is_mounted(dir)? {
+                return absent_is_fine(fs::remove_dir(dir)).map_err(|fault| failed("remove", dir, fault));
+            }
+            self.mounter.unmount(dir)?;
+        }
+    }
+
+    /// Removes the files of all tasks but these; returns whether none are left. The turn is held.
+    fn retain_some(&self, keeps: impl Fn(&str) -> bool) -> Result<bool> {
         let entries = match fs::read_dir(&self.dir) {
             Ok(entries) => entries,
-            Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(true),
             Err(fault) => return Err(failed("read", &self.dir, fault)),
         };
+        let mut is_empty = true;
         let mut result = Ok(());
         for entry in entries {
             let entry = entry.map_err(|fault| failed("read", &self.dir, fault))?;
             if entry.file_name().to_str().is_some_and(&keeps) {
+                is_empty = false;
                 continue;
             }
             let removed = absent_is_fine(fs::remove_dir_all(entry.path()));
             result = result.and(removed.map_err(|fault| failed("remove", &entry.path(), fault)));
         }
-        result
-    }
-
-    /// Removes the directory, and the tmpfs if it was mounted for it, when the node has left its swarm. Idempotent.
-    ///
-    /// # Errors
-    /// Files of tasks are left, or something uses them.
-    pub(crate) fn close(&self) -> Result<()> {
-        let dir = &self.dir;
-        let own = match fs::symlink_metadata(dir) {
-            Ok(metadata) => metadata,
-            Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(fault) => return Err(failed("read", dir, fault)),
-        };
-        let parent = fs::symlink_metadata(dir.parent().unwrap_or(dir))
-            .map_err(|fault| failed("read the parent of", dir, fault))?;
-        if own.dev() != parent.dev() {
-            umount(dir).map_err(|fault| failed("unmount", dir, fault.into()))?;
-        }
-        absent_is_fine(fs::remove_dir(dir)).map_err(|fault| failed("remove", dir, fault))
+        result.map(|()| is_empty)
     }
 
     fn of_task(&self, task_id: &str) -> Result<PathBuf> {
@@ -111,7 +167,7 @@ impl SecretFiles {
         Ok(self.dir.join(task_id))
     }
 
-    /// Makes the directory, on a tmpfs.
+    /// Makes the directory, with a tmpfs on it. The turn is held.
     fn prepare(&self) -> Result<()> {
         let dir = &self.dir;
         let made = match make_private_dir(dir) {
@@ -123,8 +179,9 @@ impl SecretFiles {
             made => made,
         };
         made.map_err(|fault| failed("make", dir, fault))?;
-        if !is_tmpfs(dir)? {
-            mount_tmpfs(dir)?;
+        // An earlier version has mounted none where the run directory is on a tmpfs: its files would be hidden, and stay.
+        if !self.mounter.is_mounted(dir)? && is_empty(dir)? {
+            self.mounter.mount(dir)?;
         }
         check_private(dir)
     }
@@ -151,10 +208,44 @@ fn is_tmpfs(dir: &Path) -> Result<bool> {
     Ok(found.filesystem_type() == TMPFS_MAGIC)
 }
 
-fn mount_tmpfs(dir: &Path) -> Result<()> {
+// === impl KernelMounter ===
+
+impl TmpfsMounter for KernelMounter {
+    fn is_mounted(&self, dir: &Path) -> Result<bool> {
+        let device = |path: &Path| {
+            let metadata = fs::symlink_metadata(path).map_err(|fault| failed("read", path, fault))?;
+            Ok::<_, Error>(metadata.dev())
+        };
+        Ok(device(dir)? != device(dir.parent().unwrap_or(dir))?)
+    }
+
+    fn mount(&self, dir: &Path) -> Result<()> {
+        mount_tmpfs(dir).map_err(|fault| failed("mount a tmpfs for secrets at", dir, fault.into()))
+    }
+
+    fn unmount(&self, dir: &Path) -> Result<()> {
+        umount(dir).map_err(|fault| failed("unmount", dir, fault.into()))
+    }
+}
+
+fn mount_tmpfs(dir: &Path) -> nix::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("tmpfs"), dir, Some("tmpfs"), flags, Some("mode=0700"))
-        .map_err(|fault| failed("mount a tmpfs for secrets at", dir, fault.into()))
+    let mounted = |options: &str| mount(Some("tmpfs"), dir, Some("tmpfs"), flags, Some(options));
+    match mounted(&format!("{BOUNDS},noswap")) {
+        Err(Errno::EINVAL) => {
+            tracing::info!(
+                path = %dir.display(),
+                "this kernel has no tmpfs that is not swapped out: secrets of services may be written to swap"
+            );
+            mounted(BOUNDS)
+        }
+        result => result,
+    }
+}
+
+fn is_empty(dir: &Path) -> Result<bool> {
+    let mut entries = fs::read_dir(dir).map_err(|fault| failed("read", dir, fault))?;
+    Ok(entries.next().is_none())
 }
 
 fn make_private_dir(dir: &Path) -> io::Result<()> {
@@ -185,6 +276,3 @@ fn failed(what: &str, path: &Path, fault: io::Error) -> Error {
     let error = if is_full { Error::exhausted(message) } else { Error::failed_precondition(message) };
     error.with_source(fault)
 }
-
-#[cfg(test)]
-mod tests;

@@ -50,7 +50,7 @@ pub struct TaskExecutorSettings {
     pub node_id: String,
     /// The directory below which each task has one for its log.
     pub log_dir: PathBuf,
-    /// The directory for the files of secrets and configs; made as a tmpfs if it is on none.
+    /// The directory for the files of secrets and configs, on which a tmpfs is mounted for them.
     pub files_dir: PathBuf,
     /// The ports from which those are chosen that a service publishes without a number.
     pub port_range: RangeInclusive<u16>,
@@ -67,6 +67,13 @@ pub struct TaskExecutorSettings {
 pub struct TaskExecutor {
     shared: Arc<TaskContext>,
     facts: watch::Receiver<NodeFacts>,
+}
+
+/// What managers are offered of the node, if something is.
+#[derive(Debug, Default)]
+struct Offering {
+    reservations: Arc<Mutex<Reservations>>,
+    offer: Option<Offer>,
 }
 
 /// What the workers share.
@@ -126,8 +133,9 @@ impl Executor for TaskExecutor {
     async fn remove_all(&self) -> Result<()> {
         self.apply(Changes { is_complete: true, list: Vec::new() }).await;
         self.idle().await;
+        let kept = self.tasks_with_files()?;
         let files = self.shared.files.clone();
-        blocking("removal of the directory for secrets", move || files.close()).await
+        blocking("removal of the directory for secrets", move || files.close(|task| kept.contains(task))).await
     }
 
     fn logs(&self) -> Vec<TaskLog> {
@@ -151,7 +159,8 @@ impl TaskExecutor {
         facts: watch::Receiver<NodeFacts>,
         reports: Arc<Reports>,
     ) -> Self {
-        Self::of(scope, settings, facts, reports, Arc::default(), None)
+        let files = SecretFiles::new(settings.files_dir.clone());
+        Self::of(scope, settings, files, facts, reports, Offering::default())
     }
 
     /// The same, and offers the managers what other owners leave of the node's processors, memory and devices: `facts`
@@ -166,18 +175,19 @@ impl TaskExecutor {
         let reservations = Arc::<Mutex<Reservations>>::default();
         let (told, receiver) = watch::channel(facts.clone());
         let offer = Offer::begin(scope.clone(), facts, Arc::clone(&reservations), told);
-        Self::of(scope, settings, receiver, reports, reservations, Some(offer))
+        let files = SecretFiles::new(settings.files_dir.clone());
+        Self::of(scope, settings, files, receiver, reports, Offering { reservations, offer: Some(offer) })
     }
 
     fn of(
         scope: Scope,
         settings: TaskExecutorSettings,
+        files: SecretFiles,
         facts: watch::Receiver<NodeFacts>,
         reports: Arc<Reports>,
-        reservations: Arc<Mutex<Reservations>>,
-        offer: Option<Offer>,
+        offering: Offering,
     ) -> Self {
-        let files = SecretFiles::new(settings.files_dir.clone());
+        let Offering { reservations, offer } = offering;
         let shared = TaskContext {
             checks: CheckRunner::new(scope.clone()),
             scope,
@@ -201,8 +211,14 @@ impl TaskExecutor {
     /// # Errors
     /// Files cannot be removed: nothing else is affected.
     pub async fn remove_old_files(&self) -> Result<()> {
-        let TaskContext { scope, files, .. } = &*self.shared;
-        scope.recovered().await;
+        self.shared.scope.recovered().await;
+        let kept = self.tasks_with_files()?;
+        let files = self.shared.files.clone();
+        blocking("removal of secrets", move || files.retain(|task| kept.contains(task))).await
+    }
+
+    /// The tasks of all clusters that may have files: those that run or will.
+    fn tasks_with_files(&self) -> Result<BTreeSet<String>> {
         let runs = |state: &TaskState| match state {
             TaskState::Created
             | TaskState::Starting
@@ -210,11 +226,8 @@ impl TaskExecutor {
             | TaskState::Stopping { .. } => true,
             TaskState::Exited { .. } | TaskState::Removing { .. } => false,
         };
-        let tasks = scope.tasks()?;
-        let kept: BTreeSet<String> =
-            tasks.iter().filter(|task| runs(&task.state)).map(|task| task.meta.name.clone()).collect();
-        let files = files.clone();
-        blocking("removal of secrets", move || files.retain(|task| kept.contains(task))).await
+        let tasks = self.shared.scope.tasks()?;
+        Ok(tasks.iter().filter(|task| runs(&task.state)).map(|task| task.meta.name.clone()).collect())
     }
 
     /// Waits until no task is worked on: until all removals are done, and all other workers have ended with

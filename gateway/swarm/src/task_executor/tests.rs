@@ -14,6 +14,7 @@ use tokio::task::AbortHandle;
 
 use super::*;
 use crate::sample_tasks::{CLUSTER, config, container, secret, secret_reference, task, task_id};
+use crate::secrets::mount_model::MountModel;
 
 mod devices;
 mod health;
@@ -67,7 +68,9 @@ impl TestNode {
         };
         let (_, facts) = watch::channel(NodeFacts::default());
         let reports = Arc::<Reports>::default();
-        let executor = TaskExecutor::new(gateway.scope(Owner::Swarm), settings, facts, reports.clone());
+        let (files, _) = MountModel::files(settings.files_dir.clone());
+        let scope = gateway.scope(Owner::Swarm);
+        let executor = TaskExecutor::of(scope, settings, files, facts, reports.clone(), Offering::default());
         executor.remove_old_files().await.unwrap();
         let (sender, statuses) = watch::channel(Statuses::new());
         // A manager that takes what is reported.
