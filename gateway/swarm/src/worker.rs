@@ -23,6 +23,8 @@ mod devices;
 mod observe;
 mod prepare;
 mod remove;
+#[cfg(test)]
+mod tests;
 
 use prepare::Prepared;
 
@@ -71,6 +73,13 @@ pub(crate) struct Worker {
 /// The outcome of a step; `None` if the task is wanted otherwise meanwhile.
 type Performed = Option<Outcome>;
 
+impl DesiredState {
+    /// What comes next for a task in this state; `None` if it is to be removed, also when it has ended.
+    fn next(self, state: State) -> Option<Next> {
+        (!self.removed).then(|| life::next(state, self.state))
+    }
+}
+
 impl Worker {
     pub(crate) const fn new(
         shared: Arc<TaskContext>,
@@ -114,9 +123,9 @@ impl Worker {
             // Boxed, as each step but the wait: most of its life a task runs, and then none of them takes memory.
             Box::pin(self.take_up()).await;
         }
-        while !self.is_removed() {
-            let wanted = self.wanted.borrow_and_update().state;
-            match life::next(self.state, wanted) {
+        while let Some(next) = self.next() {
+            match next {
+                // If nobody can want anything any more, the executor is gone: the next one takes the task up.
                 Next::Idle => {
                     if self.wanted.changed().await.is_err() {
                         return;
@@ -173,6 +182,13 @@ impl Worker {
             Some(span) => span.fail(&report.error),
             None => {}
         }
+    }
+
+    /// What comes next; `None` if the task is to be removed. State and removal are one look: between two, the removal
+    /// could come, which would then count as seen, and nothing follows it.
+    fn next(&mut self) -> Option<Next> {
+        let wanted = *self.wanted.borrow_and_update();
+        wanted.next(self.state)
     }
 
     fn is_removed(&self) -> bool {
