@@ -1,9 +1,11 @@
 //! The secrets and configs that managers have sent to this node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use switchyard_proto::docker::swarmkit::v1 as swarm;
+
+use crate::session::assignments::Change;
 
 /// The secrets and configs of the node, by id. `Debug` shows none of their bytes.
 #[derive(Debug, Default)]
@@ -32,6 +34,26 @@ impl Dependencies {
     /// Adds or replaces a config.
     pub(crate) fn put_config(&mut self, config: Arc<swarm::Config>) {
         self.configs.insert(config.id.clone(), config);
+    }
+
+    /// Forgets what a complete list does not name: the agent that has it may not know what an earlier one was sent.
+    pub(crate) fn retain(&mut self, list: &[Change]) {
+        let mut secrets = BTreeSet::new();
+        let mut configs = BTreeSet::new();
+        for change in list {
+            match change {
+                Change::Secret(secret) => drop(secrets.insert(&secret.id)),
+                Change::Config(config) => drop(configs.insert(&config.id)),
+                Change::Volume(_)
+                | Change::Task(_)
+                | Change::TaskGone(_)
+                | Change::VolumeGone(_)
+                | Change::SecretGone(_)
+                | Change::ConfigGone(_) => {}
+            }
+        }
+        self.secrets.retain(|id, _| secrets.contains(id));
+        self.configs.retain(|id, _| configs.contains(id));
     }
 
     /// Forgets a secret.

@@ -10,15 +10,15 @@ use crate::session::assignments::Changes;
 use crate::session::description::NodeFacts;
 use crate::session::reports::Reports;
 
-/// Makes executors: each membership has one.
+/// Makes executors. There is one at a time, since what an executor has begun goes on: another one is made only when
+/// [`Executor::remove_all`] has succeeded.
 pub trait MakeExecutor: Send + Sync {
-    /// The executor for the tasks of a cluster, whose statuses go to these reports. Without a cluster, whose id is lost,
-    /// it is for all tasks of all clusters, which are only removed.
-    fn make(&self, member: Option<&MemberName>, reports: Arc<Reports>) -> Arc<dyn Executor>;
+    /// An executor that serves no cluster yet; the statuses of its tasks go to these reports.
+    fn make(&self, reports: Arc<Reports>) -> Arc<dyn Executor>;
 }
 
 /// A node of a cluster.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemberName {
     /// The id of the cluster.
     pub cluster: String,
@@ -42,11 +42,15 @@ pub struct TaskLog {
 /// Runs tasks. Statuses go to [`Reports`](crate::Reports).
 #[async_trait]
 pub trait Executor: Send + Sync {
+    /// From now on the tasks of this cluster are assigned, and it touches those of no other. Before the first call, it
+    /// removes the tasks of every cluster.
+    fn serve(&self, member: &MemberName);
+
     /// What managers are told of the node. They are told of a change within ten seconds.
     fn facts(&self) -> watch::Receiver<NodeFacts>;
 
     /// Takes up the tasks of before the daemon's start. It is called once the gateway has recovered, before the first
-    /// changes. Idempotent.
+    /// changes of a membership. Idempotent, also while tasks are worked on.
     async fn recover(&self);
 
     /// Takes changes over. It does not wait for tasks: the next changes come when it returns. It may be given what it

@@ -5,3 +5,4 @@ mod log_broker;
 mod logs;
 mod manager;
 mod sessions;
+mod starts;

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::dependencies::Dependencies;
-use crate::executor::{Executor, TaskLog};
+use crate::executor::{Executor, MemberName, TaskLog};
 use crate::from_proto::check_id;
 use crate::health::CheckRunner;
 use crate::life::State;
@@ -44,10 +44,6 @@ use crate::worker::{DesiredState, Worker};
 /// The settings of a task executor.
 #[derive(Debug, Clone)]
 pub struct TaskExecutorSettings {
-    /// The id of the cluster: its tasks alone are touched. `None`: the tasks of every cluster, which are only removed.
-    pub cluster_id: Option<String>,
-    /// The id of the node.
-    pub node_id: String,
     /// The directory below which each task has one for its log.
     pub log_dir: PathBuf,
     /// The directory for the files of secrets and configs, on which a tmpfs is mounted for them.
@@ -62,7 +58,7 @@ pub struct TaskExecutorSettings {
     pub allowed_devices: Reloadable<AllowedDevices>,
 }
 
-/// Runs the tasks of one cluster. Clones share them.
+/// Runs the tasks of the cluster that it serves. Clones share them.
 #[derive(Debug, Clone)]
 pub struct TaskExecutor {
     shared: Arc<TaskContext>,
@@ -88,8 +84,10 @@ pub(crate) struct TaskContext {
     /// Serialises the workers of one task: an id that is removed and assigned again has a second one.
     pub(crate) locks: KeyedLock<String>,
     facts: watch::Receiver<NodeFacts>,
-    /// The desired states of the assigned tasks.
-    desired: Mutex<BTreeMap<String, watch::Sender<DesiredState>>>,
+    /// Whose tasks are assigned; `None` before the first.
+    member: Mutex<Option<MemberName>>,
+    /// The tasks that are assigned or worked on.
+    tasks: Mutex<BTreeMap<String, TaskEntry>>,
     /// What the assigned tasks reserve.
     pub(crate) reservations: Arc<Mutex<Reservations>>,
     workers: TaskTracker,
@@ -97,10 +95,29 @@ pub(crate) struct TaskContext {
     offer: Option<Offer>,
 }
 
+/// A task that is assigned or worked on.
+#[derive(Debug, Default)]
+struct TaskEntry {
+    /// What is wanted of it; `None` if it is not assigned any more, so that its last worker removes it.
+    wanted: Option<watch::Sender<DesiredState>>,
+    /// How many workers it has: several only if it was assigned again while it was being removed.
+    workers: usize,
+}
+
+/// A worker of a task, until it has ended in whatever way.
+struct WorkerGuard {
+    shared: Arc<TaskContext>,
+    id: String,
+}
+
 // === impl TaskExecutor ===
 
 #[async_trait]
 impl Executor for TaskExecutor {
+    fn serve(&self, member: &MemberName) {
+        *self.shared.member.lock() = Some(member.clone());
+    }
+
     fn facts(&self) -> watch::Receiver<NodeFacts> {
         self.facts.clone()
     }
@@ -110,6 +127,7 @@ impl Executor for TaskExecutor {
         self.shared.scope.recovered().await;
         let Changes { is_complete, list } = changes;
         if is_complete {
+            self.shared.dependencies.lock().retain(&list);
             self.remove_all_but(&list);
         }
         for change in list {
@@ -135,12 +153,12 @@ impl Executor for TaskExecutor {
         self.idle().await;
         let kept = self.tasks_with_files()?;
         let files = self.shared.files.clone();
-        blocking("removal of the directory for secrets", move || files.close(|task| kept.contains(task))).await
+        blocking("removal of the directory for secrets", move || files.close(|task| kept.contains(task)))
+            .await
     }
 
     fn logs(&self) -> Vec<TaskLog> {
-        let TaskContext { scope, settings, .. } = &*self.shared;
-        task_logs::list(scope, settings.cluster_id.as_deref())
+        task_logs::list(&self.shared.scope, self.shared.cluster().as_deref())
     }
 
     async fn is_log_complete(&self, log: &TaskLog) -> bool {
@@ -197,7 +215,8 @@ impl TaskExecutor {
             reports,
             locks: KeyedLock::default(),
             facts: facts.clone(),
-            desired: Mutex::default(),
+            member: Mutex::default(),
+            tasks: Mutex::default(),
             reservations,
             workers: TaskTracker::new(),
             offer,
@@ -205,8 +224,8 @@ impl TaskExecutor {
         Self { shared: Arc::new(shared), facts }
     }
 
-    /// Waits until the gateway has recovered, and removes the files of tasks that do not run. To be called
-    /// before the first session. Cancel-safe.
+    /// Waits until the gateway has recovered, and removes the files of tasks that neither run nor are worked on. To be
+    /// called before the first session. Cancel-safe.
     ///
     /// # Errors
     /// Files cannot be removed: nothing else is affected.
@@ -217,7 +236,7 @@ impl TaskExecutor {
         blocking("removal of secrets", move || files.retain(|task| kept.contains(task))).await
     }
 
-    /// The tasks of all clusters that may have files: those that run or will.
+    /// The tasks of all clusters that may have files: those that run or will, and those whose worker may write some.
     fn tasks_with_files(&self) -> Result<BTreeSet<String>> {
         let runs = |state: &TaskState| match state {
             TaskState::Created
@@ -226,8 +245,10 @@ impl TaskExecutor {
             | TaskState::Stopping { .. } => true,
             TaskState::Exited { .. } | TaskState::Removing { .. } => false,
         };
+        let mut named: BTreeSet<String> = self.shared.tasks.lock().keys().cloned().collect();
         let tasks = self.shared.scope.tasks()?;
-        Ok(tasks.iter().filter(|task| runs(&task.state)).map(|task| task.meta.name.clone()).collect())
+        named.extend(tasks.iter().filter(|task| runs(&task.state)).map(|task| task.meta.name.clone()));
+        Ok(named)
     }
 
     /// Waits until no task is worked on: until all removals are done, and all other workers have ended with
@@ -254,7 +275,7 @@ impl TaskExecutor {
 
     /// Removes the tasks and objects of this cluster that a complete list does not name.
     fn remove_all_but(&self, list: &[Change]) {
-        let TaskContext { scope, settings, desired, .. } = &*self.shared;
+        let cluster = self.shared.cluster();
         let named: BTreeSet<&str> = list
             .iter()
             .filter_map(|change| match change {
@@ -269,15 +290,14 @@ impl TaskExecutor {
             })
             .collect();
         // The gateway has recovered, so that there is a list.
-        let sandboxes = scope.sandboxes().unwrap_or_default();
-        let of_cluster = |record: &Record| {
-            settings.cluster_id.as_ref().is_none_or(|cluster| record.cluster_id == *cluster)
-        };
+        let sandboxes = self.shared.scope.sandboxes().unwrap_or_default();
+        let of_cluster =
+            |record: &Record| cluster.as_ref().is_none_or(|cluster| record.cluster_id == *cluster);
         let objects = sandboxes
             .iter()
             .filter(|sandbox| of_cluster(&Record::of(&sandbox.meta)))
             .map(|sandbox| sandbox.meta.name.clone());
-        let assigned: Vec<String> = desired.lock().keys().cloned().collect();
+        let assigned: Vec<String> = self.shared.tasks.lock().keys().cloned().collect();
         let known: BTreeSet<String> = objects.chain(assigned).collect();
         for id in known.into_iter().filter(|id| !named.contains(id.as_str())) {
             self.remove(id);
@@ -289,8 +309,9 @@ impl TaskExecutor {
         let shared = &self.shared;
         let state = State::from_wire(task.desired_state);
         shared.reservations.lock().observe(&task, &shared.facts.borrow());
-        let mut desired = shared.desired.lock();
-        if let Some(sender) = desired.get(&task.id) {
+        let mut tasks = shared.tasks.lock();
+        let worked_on = tasks.get(&task.id).filter(|entry| entry.workers > 0);
+        if let Some(sender) = worked_on.and_then(|entry| entry.wanted.as_ref()) {
             sender.send_if_modified(|wanted| {
                 // A manager never wants less than before.
                 let higher = state > wanted.state;
@@ -306,34 +327,70 @@ impl TaskExecutor {
         }
         shared.reservations.lock().put(&task);
         let (sender, wanted) = watch::channel(DesiredState { state, removed: false });
-        desired.insert(task.id.clone(), sender);
-        let worker = Worker::new(Arc::clone(shared), task.id.clone(), Some(task), wanted);
-        shared.workers.spawn(worker.run());
+        let entry = tasks.entry(task.id.clone()).or_default();
+        entry.wanted = Some(sender);
+        entry.workers += 1;
+        drop(tasks);
+        self.work_on(task.id.clone(), Some(task), wanted);
     }
 
     /// Stops and removes a task.
     fn remove(&self, id: String) {
         let shared = &self.shared;
         let removal = DesiredState { state: State::Remove, removed: true };
-        let sender = shared.desired.lock().remove(&id);
-        if let Some(sender) = &sender {
+        let mut tasks = shared.tasks.lock();
+        if let Some(sender) = tasks.get_mut(&id).and_then(|entry| entry.wanted.take()) {
             // From here on its worker reports nothing.
             sender.send_replace(removal);
         }
         shared.reports.forget(&id);
         shared.reservations.lock().remove(&id);
-        if sender.is_some() || check_id("id", &id).is_err() {
+        // A worker of a task that is not assigned removes it, however long that takes: another one would wait for it, and
+        // find nothing.
+        if tasks.get(&id).is_some_and(|entry| entry.workers > 0) || check_id("id", &id).is_err() {
             return;
         }
         // One of before the restart that is assigned no more. The sender need not live.
         let (_, wanted) = watch::channel(removal);
-        shared.workers.spawn(Worker::new(Arc::clone(shared), id, None, wanted).run());
+        tasks.entry(id.clone()).or_default().workers += 1;
+        drop(tasks);
+        self.work_on(id, None, wanted);
+    }
+
+    /// Begins a worker for a task, which is counted already, and waits for the others that the task has. A runtime that
+    /// ends drops it at once, which locks the tasks.
+    fn work_on(&self, id: String, task: Option<Arc<swarm::Task>>, wanted: watch::Receiver<DesiredState>) {
+        let guard = WorkerGuard { shared: Arc::clone(&self.shared), id: id.clone() };
+        let worker = Worker::new(Arc::clone(&self.shared), id, task, wanted);
+        self.shared.workers.spawn(async move {
+            let _until_it_ends = guard;
+            worker.run().await;
+        });
+    }
+}
+
+// === impl WorkerGuard ===
+
+impl Drop for WorkerGuard {
+    fn drop(&mut self) {
+        let mut tasks = self.shared.tasks.lock();
+        if let Some(entry) = tasks.get_mut(&self.id) {
+            entry.workers = entry.workers.saturating_sub(1);
+            if entry.workers == 0 && entry.wanted.is_none() {
+                tasks.remove(&self.id);
+            }
+        }
     }
 }
 
 // === impl TaskContext ===
 
 impl TaskContext {
+    /// The cluster whose tasks alone are touched; without one, those of every cluster are removed.
+    fn cluster(&self) -> Option<String> {
+        self.member.lock().as_ref().map(|member| member.cluster.clone())
+    }
+
     /// What plans are made with.
     pub(crate) fn plan_context(&self) -> PlanContext {
         let (hostname, architecture) = {
@@ -341,9 +398,11 @@ impl TaskContext {
             (facts.hostname.clone(), facts.architecture.clone())
         };
         let handlers = self.scope.handlers();
+        let MemberName { cluster: cluster_id, node: node_id } =
+            self.member.lock().clone().unwrap_or_default();
         PlanContext {
-            cluster_id: self.settings.cluster_id.clone().unwrap_or_default(),
-            node_id: self.settings.node_id.clone(),
+            cluster_id,
+            node_id,
             hostname,
             architecture,
             log_dir: self.settings.log_dir.clone(),

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
 use switchyard_swarm::{
-    Agent, AgentReport, Change, Changes, Error, Executor, Identity, JoinRequest, NodeFacts, Reports, Store,
-    join,
+    Agent, AgentReport, Change, Changes, Error, Executor, Identity, JoinRequest, MemberName, NodeFacts,
+    Reports, Store, join,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -37,6 +37,8 @@ struct IdleExecutor {
 
 #[async_trait]
 impl Executor for IdleExecutor {
+    fn serve(&self, _: &MemberName) {}
+
     fn facts(&self) -> watch::Receiver<NodeFacts> {
         self.facts.subscribe()
     }

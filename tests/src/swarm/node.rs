@@ -11,7 +11,9 @@ use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
 use switchyard_core::reload::Reloadable;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
-use switchyard_swarm::{Change, Changes, Executor, NodeFacts, Reports, TaskExecutor, TaskExecutorSettings};
+use switchyard_swarm::{
+    Change, Changes, Executor, MemberName, NodeFacts, Reports, TaskExecutor, TaskExecutorSettings,
+};
 use tokio::sync::watch;
 
 use crate::backend_fixture::BackendFixture;
@@ -42,8 +44,6 @@ impl SwarmNode {
         let gateway = Gateway::new(world.backend(), Limits::default());
         gateway.recover().await.expect("a fresh backend recovers");
         let settings = TaskExecutorSettings {
-            cluster_id: Some("cluster1".into()),
-            node_id: "node1".into(),
             log_dir: world.root().state().join("swarm/logs"),
             files_dir: world.root().run().join("swarm/files"),
             port_range: 61_100..=61_109,
@@ -54,6 +54,7 @@ impl SwarmNode {
         let (_, facts) = watch::channel(facts("host-1"));
         let reports = Arc::<Reports>::default();
         let executor = TaskExecutor::new(gateway.scope(Owner::Swarm), settings, facts, reports.clone());
+        executor.serve(&MemberName { cluster: "cluster1".into(), node: "node1".into() });
         executor.remove_old_files().await.expect("there are no files yet, or they can be removed");
         Self { gateway, executor, reports }
     }

@@ -8,8 +8,8 @@ use switchyard_core::operation::Operations;
 use switchyard_logkeeper as logkeeper;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
 use switchyard_swarm::{
-    Executor, JoinByFile, MakeExecutor, MemberName, NodeActor, NodeFacts, NodeParts, Reports, SwarmNode,
-    TaskExecutor, TaskExecutorSettings,
+    Executor, JoinByFile, MakeExecutor, NodeActor, NodeFacts, NodeParts, Reports, SwarmNode, TaskExecutor,
+    TaskExecutorSettings,
 };
 
 use super::LiveSettings;
@@ -28,21 +28,16 @@ const VOLUMES: [&str; 1] = ["local"];
 /// How long a pull may take: an image of some gigabytes over a slow link.
 const PULL_LIMIT: Duration = Duration::from_secs(1800);
 
-/// Makes executors that run the tasks of a cluster by the gateway.
+/// Makes executors that run tasks by the gateway.
 struct RunTasks {
     scope: Scope,
     facts: NodeFacts,
-    /// The settings, but for the names of the cluster and the node.
     settings: TaskExecutorSettings,
 }
 
 impl MakeExecutor for RunTasks {
-    fn make(&self, member: Option<&MemberName>, reports: Arc<Reports>) -> Arc<dyn Executor> {
-        let settings = TaskExecutorSettings {
-            cluster_id: member.map(|member| member.cluster.clone()),
-            node_id: member.map(|member| member.node.clone()).unwrap_or_default(),
-            ..self.settings.clone()
-        };
+    fn make(&self, reports: Arc<Reports>) -> Arc<dyn Executor> {
+        let settings = self.settings.clone();
         Arc::new(TaskExecutor::offering(self.scope.clone(), settings, self.facts.clone(), reports))
     }
 }
@@ -86,8 +81,6 @@ pub fn swarm(
             ..NodeFacts::default()
         },
         settings: TaskExecutorSettings {
-            cluster_id: None,
-            node_id: String::new(),
             log_dir: config.paths.state.join("swarm-logs"),
             files_dir: config.paths.run.join("swarm"),
             port_range: first..=last,

@@ -26,10 +26,17 @@ pub struct NodeActor {
     maker: Arc<dyn MakeExecutor>,
     commands: mpsc::Receiver<NodeCommand>,
     state: watch::Sender<NodeState>,
-    /// The executor of the membership, while the agent runs and after its end.
-    executor: Option<Arc<dyn Executor>>,
+    /// The executor of the present or the last membership, until all of its tasks are removed.
+    executor: Option<CurrentExecutor>,
     /// Who waits for the end of the join or leave in progress.
     waiting: Option<Reply>,
+}
+
+/// An executor, and where the statuses of its tasks go.
+#[derive(Clone)]
+struct CurrentExecutor {
+    executor: Arc<dyn Executor>,
+    reports: Arc<Reports>,
 }
 
 impl std::fmt::Debug for NodeActor {
@@ -195,6 +202,7 @@ impl NodeActor {
                     cluster = departure.cluster,
                     "this node has left its swarm; `docker node rm` on a manager removes it from the list of nodes"
                 );
+                // Its tasks are removed, and nobody works on one any more.
                 self.executor = None;
                 self.enter(CurrentPhase::NotJoined { departure: Some(departure) });
                 self.answer(Ok(()));
@@ -257,8 +265,7 @@ impl NodeActor {
             CurrentPhase::Ended { member, .. } => member.clone(),
         };
         self.answer(Err(Error::Abandoned));
-        let MemberName { cluster, node } =
-            member.clone().unwrap_or_else(|| MemberName { cluster: String::new(), node: String::new() });
+        let MemberName { cluster, node } = member.clone().unwrap_or_default();
         let departure = Departure { cluster, node, cause: DepartureCause::Left };
         Ok(self.leave(member, departure, caller))
     }
@@ -269,11 +276,11 @@ impl NodeActor {
         departure: Departure,
         caller: Option<Caller>,
     ) -> Activity {
-        let executor = self
-            .executor
-            .clone()
-            .unwrap_or_else(|| self.maker.make(member.as_ref(), Arc::<Reports>::default()));
-        self.executor = Some(Arc::clone(&executor));
+        let is_new = self.executor.is_none();
+        let CurrentExecutor { executor, reports: _ } = self.current_executor();
+        if let Some(member) = member.as_ref().filter(|_| is_new) {
+            executor.serve(member);
+        }
         self.enter(CurrentPhase::Leaving(member));
         activities::leave(self.store.clone(), &self.operations, executor, departure, caller)
     }
@@ -281,9 +288,8 @@ impl NodeActor {
     /// The node is a member.
     async fn member(&mut self, identity: Identity) -> Activity {
         let member = name_of(&identity);
-        let reports = Arc::<Reports>::default();
-        let executor = self.maker.make(Some(&member), Arc::clone(&reports));
-        self.executor = Some(Arc::clone(&executor));
+        let CurrentExecutor { executor, reports } = self.current_executor();
+        executor.serve(&member);
         match Agent::new(self.store.clone(), identity, Arc::clone(&executor), reports).await {
             Ok(agent) => {
                 self.enter(CurrentPhase::Member(agent.report()));
@@ -291,6 +297,17 @@ impl NodeActor {
             }
             Err(error) => self.ended(Some(member), error),
         }
+    }
+
+    /// The executor. One that is there is kept, whatever has become of its membership: it may still be removing tasks, and
+    /// beside it another one would run what this one removes.
+    fn current_executor(&mut self) -> CurrentExecutor {
+        let maker = &self.maker;
+        let current = self.executor.get_or_insert_with(|| {
+            let reports = Arc::<Reports>::default();
+            CurrentExecutor { executor: maker.make(Arc::clone(&reports)), reports }
+        });
+        current.clone()
     }
 
     /// The node can be no member any more, until an operator does something, or the clock is set right.

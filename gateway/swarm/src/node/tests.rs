@@ -30,6 +30,8 @@ use crate::session::reports::Reports;
 use crate::store::{DepartureCause, Store};
 use crate::testing::TestAuthority;
 
+mod tasks;
+
 const TOKEN: &str = "SWMTKN-1-00000000000000000000000000000000000000000000000001-0123456789abcdefghijklmno";
 const SECRET: &str = "0123456789abcdefghijklmno";
 
@@ -53,7 +55,7 @@ struct CountingExecutor {
 }
 
 impl MakeExecutor for CountingMaker {
-    fn make(&self, _: Option<&MemberName>, _: Arc<Reports>) -> Arc<dyn Executor> {
+    fn make(&self, _: Arc<Reports>) -> Arc<dyn Executor> {
         Arc::new(CountingExecutor {
             facts: watch::Sender::new(NodeFacts::default()),
             fails: Arc::clone(&self.fails),
@@ -64,6 +66,8 @@ impl MakeExecutor for CountingMaker {
 
 #[async_trait]
 impl Executor for CountingExecutor {
+    fn serve(&self, _: &MemberName) {}
+
     fn facts(&self) -> watch::Receiver<NodeFacts> {
         self.facts.subscribe()
     }
@@ -139,12 +143,16 @@ impl ActorTest {
         let backend = Arc::new(Fake::new());
         let gateway = Gateway::new(backend, Limits::default());
         gateway.recover().await.unwrap();
+        self.start_with(&gateway, Arc::clone(&self.maker) as _)
+    }
+
+    fn start_with(&self, gateway: &Gateway, maker: Arc<dyn MakeExecutor>) -> (SwarmNode, JoinHandle<()>) {
         let parts = NodeParts {
             dir: self.path(),
             join_by_file: self.file.clone(),
             scope: gateway.scope(Owner::Swarm),
             operations: self.operations.clone(),
-            maker: Arc::clone(&self.maker) as _,
+            maker,
         };
         let (node, actor) = SwarmNode::new(parts);
         (node, tokio::spawn(actor.run()))

@@ -18,7 +18,7 @@ use tonic::Status;
 use super::manager::{ScriptedManager, session};
 use crate::agent::Agent;
 use crate::error::Error;
-use crate::executor::{Executor, TaskLog};
+use crate::executor::{Executor, MemberName, TaskLog};
 use crate::join::{JoinRequest, join};
 use crate::report::AgentReport;
 use crate::session::assignments::{Change, Changes};
@@ -36,6 +36,8 @@ pub(super) struct Idle {
 
 #[async_trait]
 impl Executor for Idle {
+    fn serve(&self, _: &MemberName) {}
+
     fn facts(&self) -> watch::Receiver<NodeFacts> {
         self.facts.subscribe()
     }

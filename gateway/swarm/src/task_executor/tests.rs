@@ -57,8 +57,6 @@ impl TestNode {
         let gateway = Gateway::with_leases(backend, Limits::default(), leases, operations.clone());
         gateway.recover().await.unwrap();
         let settings = TaskExecutorSettings {
-            cluster_id: Some(CLUSTER.into()),
-            node_id: "node1".into(),
             log_dir: place.path().join("logs"),
             files_dir: place.path().join("files"),
             port_range: 61_000..=61_003,
@@ -71,6 +69,7 @@ impl TestNode {
         let (files, _) = MountModel::files(settings.files_dir.clone());
         let scope = gateway.scope(Owner::Swarm);
         let executor = TaskExecutor::of(scope, settings, files, facts, reports.clone(), Offering::default());
+        executor.serve(&member(CLUSTER));
         executor.remove_old_files().await.unwrap();
         let (sender, statuses) = watch::channel(Statuses::new());
         // A manager that takes what is reported.
@@ -154,6 +153,11 @@ impl TestNode {
 /// The result of something that should not take long.
 async fn within<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), work).await.expect("it takes too long")
+}
+
+/// This node in a cluster.
+fn member(cluster: &str) -> MemberName {
+    MemberName { cluster: cluster.into(), node: "node1".into() }
 }
 
 /// A task whose container runs this, until it is stopped if it is empty.

@@ -26,13 +26,15 @@ const SECRET: &str = "0123456789abcdefghijklmno";
 struct NoTasks;
 
 impl MakeExecutor for NoTasks {
-    fn make(&self, _: Option<&MemberName>, _: Arc<Reports>) -> Arc<dyn Executor> {
+    fn make(&self, _: Arc<Reports>) -> Arc<dyn Executor> {
         Arc::new(Self)
     }
 }
 
 #[async_trait::async_trait]
 impl Executor for NoTasks {
+    fn serve(&self, _: &MemberName) {}
+
     fn facts(&self) -> watch::Receiver<NodeFacts> {
         watch::Sender::new(NodeFacts::default()).subscribe()
     }

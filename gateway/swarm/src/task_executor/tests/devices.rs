@@ -51,6 +51,7 @@ impl TestNode {
         let settings = self.executor.shared.settings.clone();
         let scope = self.gateway.scope(Owner::Swarm);
         let executor = TaskExecutor::offering(scope, settings, NodeFacts::default(), Arc::default());
+        executor.serve(&member(CLUSTER));
         executor.recover().await;
         executor
     }

@@ -120,6 +120,105 @@ async fn task_goes_on_from_each_point_at_which_the_daemon_was_killed() {
     }
 }
 
+/// Nobody waits for a start of a swarm's task, and no manager counts its instances.
+#[tokio::test(start_paused = true)]
+async fn start_that_takes_an_hour_and_a_restart_starts_no_second_instance() {
+    for answered in [false, true] {
+        let node = TestNode::new().await;
+        let hold = if answered {
+            node.fake.hold_answer(Method::StartTask)
+        } else {
+            node.fake.hold(Method::StartTask)
+        };
+        node.assign(running(1, &[])).await;
+        within(hold.arrived(1)).await;
+        // Sessions break, and their successors begin with everything; each manager knows what was reported until then.
+        for state in [State::Assigned, State::Ready, State::Starting] {
+            tokio::time::sleep(Duration::from_secs(1200)).await;
+            node.apply(true, complete([known(running(1, &[]), state)])).await;
+        }
+        assert_eq!((node.fake.count(Method::StartTask), node.fake.count(Method::CreateTask)), (1, 1));
+        let node = node.killed().await;
+        drop(hold);
+        let hold = node.fake.hold(Method::StartTask);
+        for state in [State::Assigned, State::Starting, State::Ready] {
+            node.apply(true, complete([known(running(1, &[]), state)])).await;
+            tokio::time::sleep(Duration::from_secs(1200)).await;
+        }
+        hold.release();
+        let state = node.reported_any(1).await;
+        assert_eq!(state, State::Running, "{answered}");
+        // What was answered before the kill is not repeated.
+        assert_eq!(node.fake.count(Method::StartTask), usize::from(!answered));
+        assert_eq!((node.fake.count(Method::CreateTask), node.fake.tasks().len()), (0, 1));
+        node.remove(1).await;
+        node.is_empty().await;
+    }
+}
+
+#[tokio::test]
+async fn complete_lists_add_no_worker_for_a_task_whose_removal_takes_long() {
+    let node = TestNode::new().await;
+    for number in [1, 2] {
+        node.assign(running(number, &[])).await;
+        node.reported(number, State::Running).await;
+    }
+    // One of before the restart, and one of this session.
+    let node = node.killed().await;
+    let hold = node.fake.hold(Method::StopSandbox);
+    node.apply(true, complete([known(running(1, &[]), State::Running)])).await;
+    node.remove(1).await;
+    within(hold.arrived(2)).await;
+    for _ in 0..10 {
+        node.apply(true, Vec::new()).await;
+    }
+    assert_eq!(node.executor.shared.workers.len(), 2);
+    // One that is assigned again waits for the removal, and is removed like the other.
+    node.apply(true, complete([known(running(1, &[]), State::Running)])).await;
+    for _ in 0..10 {
+        node.apply(true, Vec::new()).await;
+        assert_eq!(node.executor.shared.workers.len(), 3);
+    }
+    hold.release();
+    node.is_empty().await;
+    assert!(node.executor.shared.tasks.lock().is_empty());
+}
+
+#[tokio::test]
+async fn secrets_that_a_complete_list_does_not_name_are_forgotten() {
+    let node = TestNode::new().await;
+    let secret = || Change::Secret(Arc::new(secret("s1", b"hunter2", false)));
+    let config = || Change::Config(Arc::new(config("c1", b"x", false)));
+    node.apply(false, vec![secret(), config()]).await;
+    let known = || {
+        let dependencies = node.executor.shared.dependencies.lock();
+        (dependencies.secret("s1", "t").is_some(), dependencies.config("c1").is_some())
+    };
+    node.apply(true, vec![secret()]).await;
+    assert_eq!(known(), (true, false));
+    node.apply(true, vec![config()]).await;
+    assert_eq!(known(), (false, true));
+}
+
+#[tokio::test]
+async fn recovery_beside_workers_keeps_the_files_that_they_have_written() {
+    let node = TestNode::new().await;
+    let secrets = vec![secret_reference("s1", "db")];
+    let with_secret = task(1, swarm::ContainerSpec { secrets, args: vec!["serve".into()], ..container() });
+    node.apply(false, vec![Change::Secret(Arc::new(secret("s1", b"hunter2", false)))]).await;
+    let hold = node.fake.hold(Method::CreateSandbox);
+    node.assign(with_secret).await;
+    within(hold.arrived(1)).await;
+    assert_eq!(node.files(), 1);
+    // The membership begins anew, as after a leave that has failed.
+    node.executor.recover().await;
+    assert_eq!(node.files(), 1);
+    hold.release();
+    node.reported(1, State::Running).await;
+    node.remove(1).await;
+    node.is_empty().await;
+}
+
 #[tokio::test]
 async fn secrets_of_tasks_that_do_not_run_go_with_the_next_start() {
     let node = TestNode::new().await;
@@ -155,9 +254,9 @@ async fn complete_list_removes_what_it_does_not_name_of_its_own_cluster_alone() 
         node.reported(number, State::Running).await;
     }
     let settings = node.executor.shared.settings.clone();
-    let other = TaskExecutorSettings { cluster_id: Some("cluster2".into()), ..settings };
     let scope = node.gateway.scope(Owner::Swarm);
-    let foreign = TaskExecutor::new(scope.clone(), other, node.executor.facts(), Arc::default());
+    let foreign = TaskExecutor::new(scope.clone(), settings, node.executor.facts(), Arc::default());
+    foreign.serve(&member("cluster2"));
     foreign.apply(Changes { is_complete: false, list: vec![Change::Task(Arc::new(running(3, &[])))] }).await;
     let runs = async {
         while scope.task_named(&task_id(3)).unwrap().is_none_or(|task| !task.state.is_running()) {
