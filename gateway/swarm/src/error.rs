@@ -202,6 +202,12 @@ pub enum Error {
         #[source]
         cause: io::Error,
     },
+    /// The disk takes too long. What was to be written may still be.
+    #[error("the disk does not read or write {} in time; `switchyard swarm status` tells what has become of it", path.display())]
+    DiskLate {
+        /// The directory of the identity.
+        path: PathBuf,
+    },
     /// A file of the identity has been changed or damaged.
     #[error("{} is not usable: {reason}; run `switchyard swarm leave`, and join again", path.display())]
     InvalidFile {
@@ -246,7 +252,9 @@ impl Error {
             | Self::Busy { .. }
             | Self::TokenFile { .. }
             | Self::NoManager => ErrorKind::FailedPrecondition,
-            Self::CertificateLate { .. } | Self::NoAnswer { .. } => ErrorKind::DeadlineExceeded,
+            Self::CertificateLate { .. } | Self::NoAnswer { .. } | Self::DiskLate { .. } => {
+                ErrorKind::DeadlineExceeded
+            }
             Self::Unreachable { .. } | Self::Refused { .. } | Self::InvalidAnswer { .. } => {
                 ErrorKind::Unavailable
             }
@@ -254,10 +262,14 @@ impl Error {
         }
     }
 
-    /// Whether the cause may be the clock of this node, which is set right at some time after the boot.
+    /// Whether the cause may end without anybody here: the clock of this node, which is set right at some time after the
+    /// boot, or a disk that hangs.
     #[must_use]
-    pub const fn may_be_the_clock(&self) -> bool {
-        matches!(self, Self::CertificateExpired { .. } | Self::CertificateNotValidYet { .. })
+    pub const fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::CertificateExpired { .. } | Self::CertificateNotValidYet { .. } | Self::DiskLate { .. }
+        )
     }
 
     /// Whether only an operator can end the cause, so that the node does not try again.
@@ -289,6 +301,7 @@ impl Error {
             | Self::Refused { .. }
             | Self::InvalidAnswer { .. }
             | Self::File { .. }
+            | Self::DiskLate { .. }
             | Self::Cryptography { .. } => false,
         }
     }

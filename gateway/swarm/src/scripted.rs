@@ -4,5 +4,6 @@ mod joins;
 mod log_broker;
 mod logs;
 mod manager;
+mod overlaps;
 mod sessions;
 mod starts;

@@ -13,15 +13,19 @@
 //! together: each file is replaced by a rename, so that a kill leaves the old or the new one. New roots are
 //! written before a new certificate when a node joins, and after it when a CA is rotated; in both cases the
 //! certificate that is stored leads to the roots that are stored.
+//!
+//! A thread that writes cannot be interrupted, whoever has asked for it may be gone, and the disk may be slow. So one
+//! piece of work with the files follows the other, in the order of the calls ([`Store::run`]): what a join that was given
+//! up still writes is written before the leave that has ended it removes everything.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use switchyard_steps::{Step, reach};
+use switchyard_steps::Step;
+use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -32,6 +36,9 @@ use crate::key::NodeKey;
 use crate::managers::{Managers, Peer};
 use crate::token::RootDigest;
 
+mod files;
+#[cfg(test)]
+pub(crate) mod held_steps;
 #[cfg(test)]
 mod tests;
 
@@ -41,11 +48,10 @@ const MANAGERS: &str = "managers.json";
 const JOIN: &str = "join.json";
 const DEPARTURE: &str = "departure.json";
 
+const FILES: [&str; 5] = [ROOTS, NODE, MANAGERS, JOIN, DEPARTURE];
+
 /// What the key begins with in `node.pem`, behind the certificates.
 const KEY_BEGIN: &[u8] = b"-----BEGIN PRIVATE KEY-----";
-
-/// The largest file that is read: twice the largest chain.
-const FILE_MAX: u64 = 128 << 10;
 
 /// How long the disk may take.
 const DISK_LIMIT: Duration = Duration::from_secs(30);
@@ -54,10 +60,14 @@ const DISK_LIMIT: Duration = Duration::from_secs(30);
 const JOIN_VERSION: u32 = 1;
 const DEPARTURE_VERSION: u32 = 1;
 
-/// The directory of a membership.
+/// The directory of a membership. Clones share it; nobody else may use it.
 #[derive(Debug, Clone)]
 pub struct Store {
     dir: PathBuf,
+    /// Belongs to the thread that works with the files.
+    turn: Arc<Mutex<()>>,
+    #[cfg(test)]
+    held: held_steps::HeldSteps,
 }
 
 /// A join that a manager has made a node for, and that waits for its certificate.
@@ -127,22 +137,36 @@ struct ManagerEntry {
 impl Store {
     /// The membership in this directory, which is created when something is stored.
     #[must_use]
-    pub const fn new(dir: PathBuf) -> Self {
-        Self { dir }
+    pub fn new(dir: PathBuf) -> Self {
+        Self {
+            dir,
+            turn: Arc::default(),
+            #[cfg(test)]
+            held: held_steps::HeldSteps::default(),
+        }
     }
 
-    /// Does something with the files on a thread for blocking calls. If dropped, it is still done.
+    /// Does something with the files on a thread for blocking calls, after everything that was begun before. If dropped
+    /// while it waits for that, nothing is done; later, it is still done, and whatever follows waits for it.
     ///
     /// # Errors
-    /// Those of `work`; [`Error::File`] if the disk takes more than 30 s.
+    /// Those of `work`; [`Error::DiskLate`] if the disk takes more than 30 s, for this or for what was begun before. What
+    /// has become of the files can be told once there is an answer again.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let store = self.clone();
-        let working = spawn_blocking(move || work(&store));
-        let done = timeout(DISK_LIMIT, working).await.map_err(|_| ErrorKind::TimedOut.into());
-        done.and_then(|done| done.map_err(io::Error::other)).map_err(self.failed("use", ""))?
+        let done = async {
+            let turn = Arc::clone(&self.turn).lock_owned().await;
+            let working = spawn_blocking(move || {
+                let done = work(&store);
+                drop(turn);
+                done
+            });
+            working.await.map_err(|broken| self.failed("use", "")(io::Error::other(broken)))?
+        };
+        timeout(DISK_LIMIT, done).await.unwrap_or_else(|_| Err(Error::DiskLate { path: self.dir.clone() }))
     }
 
     /// The membership of this node; `None` if it is in no cluster. Blocks on the file system.
@@ -182,7 +206,7 @@ impl Store {
         self.save_roots(identity)?;
         // With a certificate beside it, it would tell of a leave that is not complete.
         self.remove(DEPARTURE)?;
-        reach(Step::SwarmDepartureForgotten);
+        self.reach(Step::SwarmDepartureForgotten);
         self.save_certificate(identity)?;
         self.forget_join()
     }
@@ -198,7 +222,7 @@ impl Store {
         }
         contents.extend_from_slice(identity.key().to_pem().as_bytes());
         self.replace(NODE, &contents)?;
-        reach(Step::NodeCertificateSaved);
+        self.reach(Step::NodeCertificateSaved);
         Ok(())
     }
 
@@ -208,7 +232,7 @@ impl Store {
     /// [`Error::File`]; then the old ones are stored.
     pub fn save_roots(&self, identity: &Identity) -> Result<(), Error> {
         self.replace(ROOTS, identity.roots().pem())?;
-        reach(Step::SwarmRootsSaved);
+        self.reach(Step::SwarmRootsSaved);
         Ok(())
     }
 
@@ -227,7 +251,7 @@ impl Store {
         let contents =
             serde_json::to_vec_pretty(&file).map_err(|fault| self.failed("write", JOIN)(fault.into()))?;
         self.replace(JOIN, &contents)?;
-        reach(Step::JoinRequestSaved);
+        self.reach(Step::JoinRequestSaved);
         Ok(())
     }
 
@@ -250,7 +274,7 @@ impl Store {
     /// [`Error::File`].
     pub fn forget_join(&self) -> Result<(), Error> {
         self.remove(JOIN)?;
-        reach(Step::JoinRequestForgotten);
+        self.reach(Step::JoinRequestForgotten);
         Ok(())
     }
 
@@ -266,7 +290,7 @@ impl Store {
         let contents = serde_json::to_vec_pretty(&entries)
             .map_err(|fault| self.failed("write", MANAGERS)(fault.into()))?;
         self.replace(MANAGERS, &contents)?;
-        reach(Step::SwarmManagersSaved);
+        self.reach(Step::SwarmManagersSaved);
         Ok(())
     }
 
@@ -287,6 +311,8 @@ impl Store {
     pub fn abandon_join(&self) -> Result<(), Error> {
         self.forget_join()?;
         if self.read(NODE)?.is_none() {
+            // A draft of it.
+            self.remove(NODE)?;
             self.remove(MANAGERS)?;
             self.remove(ROOTS)?;
             self.remove_dir_if_empty()?;
@@ -304,7 +330,7 @@ impl Store {
         let contents = serde_json::to_vec_pretty(&file)
             .map_err(|fault| self.failed("write", DEPARTURE)(fault.into()))?;
         self.replace(DEPARTURE, &contents)?;
-        reach(Step::SwarmDepartureSaved);
+        self.reach(Step::SwarmDepartureSaved);
         Ok(())
     }
 
@@ -344,81 +370,21 @@ impl Store {
         self.remove_dir_if_empty()
     }
 
+    /// Removes what interrupted writes have left, also private keys. To be called before anything is written. Blocks on the
+    /// file system.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn remove_drafts(&self) -> Result<(), Error> {
+        FILES.iter().try_for_each(|name| self.remove_path(&self.draft_of(name)))
+    }
+
     fn remove_membership(&self) -> Result<(), Error> {
         self.forget_join()?;
         self.remove(NODE)?;
-        reach(Step::NodeCertificateRemoved);
+        self.reach(Step::NodeCertificateRemoved);
         self.remove(MANAGERS)?;
         self.remove(ROOTS)
-    }
-
-    fn remove_dir_if_empty(&self) -> Result<(), Error> {
-        match fs::remove_dir(&self.dir) {
-            Err(fault) if !matches!(fault.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
-                Err(self.failed("remove", "")(fault))
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
-    }
-
-    /// Replaces a file by one with these contents, and syncs it to disk.
-    fn replace(&self, name: &'static str, contents: &[u8]) -> Result<(), Error> {
-        let path = self.dir.join(name);
-        let draft = path.with_extension("new");
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(self.failed("create", ""))?;
-        self.remove_path(&draft)?;
-        OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&draft)
-            .and_then(|mut file| {
-                file.write_all(contents)?;
-                file.sync_all()
-            })
-            .map_err(self.failed("write", name))?;
-        reach(Step::SwarmFileDrafted);
-        fs::rename(&draft, &path)
-            .and_then(|()| File::open(&self.dir)?.sync_all())
-            // The directory may be new as well.
-            .and_then(|()| File::open(self.dir.parent().unwrap_or(Path::new("/")))?.sync_all())
-            .map_err(self.failed("replace", name))
-    }
-
-    /// The content of a file; `None` if there is none.
-    fn read(&self, name: &'static str) -> Result<Option<Vec<u8>>, Error> {
-        let file = match File::open(self.dir.join(name)) {
-            Ok(file) => file,
-            Err(fault) if fault.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(fault) => return Err(self.failed("open", name)(fault)),
-        };
-        let mut contents = Vec::new();
-        file.take(FILE_MAX + 1).read_to_end(&mut contents).map_err(self.failed("read", name))?;
-        if contents.len() as u64 > FILE_MAX {
-            let reason = format!("it has more than {FILE_MAX} bytes");
-            return Err(Error::InvalidFile { path: self.dir.join(name), reason });
-        }
-        Ok(Some(contents))
-    }
-
-    fn remove(&self, name: &str) -> Result<(), Error> {
-        let path = self.dir.join(name);
-        self.remove_path(&path.with_extension("new"))?;
-        self.remove_path(&path)
-    }
-
-    fn remove_path(&self, path: &Path) -> Result<(), Error> {
-        match fs::remove_file(path) {
-            Err(cause) if cause.kind() != ErrorKind::NotFound => {
-                Err(Error::File { verb: "remove", path: path.to_owned(), cause })
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
-    }
-
-    fn failed(&self, verb: &'static str, name: &str) -> impl Fn(io::Error) -> Error + use<> {
-        let path = if name.is_empty() { self.dir.clone() } else { self.dir.join(name) };
-        move |cause| Error::File { verb, path: path.clone(), cause }
     }
 }
 

@@ -92,6 +92,8 @@ pub(super) fn join_by_file(
             let stamp = token_file::stamp(&file.token_file).await;
             let error = match Box::pin(attempt(&store, &operations, &file)).await {
                 Ok(identity) => return ActivityEnd::Joined(Ok(Some(identity))),
+                // The attempt before has failed after it had stored the membership.
+                Err(Error::AlreadyJoined { .. }) => return ActivityEnd::LookAgain,
                 Err(error) => error,
             };
             show(&state, &error);
@@ -208,6 +210,12 @@ pub(super) struct StoredState {
 
 /// Reads what is stored. Blocks on the file system.
 pub(super) fn load(store: &Store) -> Result<StoredState, Error> {
+    if let Err(error) = store.remove_drafts() {
+        tracing::warn!(
+            error = error.report(),
+            "what an interrupted write has left of the membership cannot be removed"
+        );
+    }
     let identity = store.load(SystemTime::now());
     let has_unfinished_join = store.load_join()?.is_some();
     Ok(StoredState { identity, departure: store.load_departure(), has_unfinished_join })

@@ -67,6 +67,12 @@ impl NodeActor {
         }
     }
 
+    /// The files of the membership, whose writes a test holds.
+    #[cfg(test)]
+    pub(crate) const fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// Goes on with what is stored, does what is asked for, and rotates the logs of tasks, until there is no handle any
     /// more. If dropped, the managers are told nothing, tasks go on, and the next run goes on with everything.
     pub async fn run(self) {
@@ -101,6 +107,10 @@ impl NodeActor {
             Ok(stored) => stored,
             Err(error) => return self.ended(None, error),
         };
+        self.go_on(stored).await
+    }
+
+    async fn go_on(&mut self, stored: StoredState) -> Activity {
         let StoredState { identity, departure, has_unfinished_join } = stored;
         let departure = match departure {
             Ok(departure) => departure,
@@ -161,6 +171,23 @@ impl NodeActor {
         }
     }
 
+    /// Goes on after a join that has failed: it may have failed once the certificate was stored, or because it was. What the
+    /// node is, the disk says.
+    async fn after_failed_join(&mut self, error: &Error) -> Activity {
+        if let Error::DiskLate { path } = error {
+            return self.ended(None, Error::DiskLate { path: path.clone() });
+        }
+        let stored = match self.store.run(activities::load).await {
+            Ok(stored) => stored,
+            Err(error) => return self.ended(None, error),
+        };
+        if !matches!(stored.identity, Ok(None)) {
+            return self.go_on(stored).await;
+        }
+        self.enter(CurrentPhase::NotJoined { departure: stored.departure.unwrap_or_default() });
+        activities::rest()
+    }
+
     /// Follows the end of an activity.
     async fn follow(&mut self, end: ActivityEnd) -> Activity {
         match end {
@@ -179,9 +206,9 @@ impl NodeActor {
             }
             ActivityEnd::Joined(Err(error)) => {
                 tracing::error!(error = error.report(), "this node has not joined the swarm");
-                self.enter(CurrentPhase::NotJoined { departure: None });
+                let next = self.after_failed_join(&error).await;
                 self.refuse(error);
-                activities::rest()
+                next
             }
             ActivityEnd::LookAgain => self.begin().await,
             ActivityEnd::Ended(error) => {
@@ -319,7 +346,7 @@ impl NodeActor {
             tracing::error!(error = text, "this node is no working member of its swarm");
             self.enter(CurrentPhase::Ended { member, error: text });
         }
-        if error.may_be_the_clock() { activities::look_again() } else { activities::rest() }
+        if error.may_pass() { activities::look_again() } else { activities::rest() }
     }
 
     fn member_name(&self) -> Option<MemberName> {

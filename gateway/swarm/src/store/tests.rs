@@ -76,6 +76,33 @@ fn renewed_certificate_replaces_the_old_one_and_its_key_together() {
 }
 
 #[test]
+fn no_draft_stays_that_may_hold_a_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = TestAuthority::new(dir.path(), "a");
+    let path = dir.path().join("swarm");
+    let store = Store::new(path.clone());
+    // A write that fails: nothing can be renamed to a directory.
+    fs::create_dir_all(path.join(NODE)).unwrap();
+    store.save_certificate(&identity(&authority)).unwrap_err();
+    assert_eq!(names(&path), [NODE]);
+    fs::remove_dir(path.join(NODE)).unwrap();
+    // What a kill leaves, when the join is given up, and when the daemon starts.
+    store.save_join(&pending(RootDigest::of(b"x"))).unwrap();
+    for name in ["node.new", "join.new", "root-ca.new"] {
+        fs::write(path.join(name), "torn").unwrap();
+    }
+    store.abandon_join().unwrap();
+    assert!(!path.exists());
+    store.remove_drafts().unwrap();
+    store.save_joined(&identity(&authority)).unwrap();
+    for name in ["node.new", "join.new", "root-ca.new", "managers.new", "departure.new"] {
+        fs::write(path.join(name), "torn").unwrap();
+    }
+    store.remove_drafts().unwrap();
+    assert_eq!(names(&path), [NODE, ROOTS]);
+}
+
+#[test]
 fn unfinished_join_is_read_back_with_its_cluster() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path().join("swarm"));
