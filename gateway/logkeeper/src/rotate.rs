@@ -73,7 +73,8 @@ impl RotatedFiles {
         Ok(())
     }
 
-    /// Removes the oldest files, until so many are left. None of them may be written any more.
+    /// Removes the oldest files, until so many are left. None of those that go may be written any more: until the log is
+    /// opened anew, the newest one is.
     ///
     /// # Errors
     /// A file cannot be removed.

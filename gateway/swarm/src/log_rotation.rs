@@ -1,11 +1,11 @@
 //! Rotates the logs of tasks: nobody else does so for services, as kubelets and Nomad's agents do for theirs.
 //!
 //! ```text
-//!  larger than it may be ─► its file is renamed ─► the logkeeper opens the log anew ─► the oldest files are removed
+//!  larger than it may be ─► its file is renamed ─► the oldest files are removed ─► the logkeeper opens the log anew
 //! ```
 //!
 //! What a kill leaves in between is seen by the next pass: a log without a file was renamed, and is still written
-//! under its new name until it is opened anew. No file is removed before that.
+//! under its new name until it is opened anew. That file is not removed before that.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -121,24 +121,32 @@ impl LogRotator {
     }
 }
 
-/// Rotates a log whose file is large, or goes on with a rotation.
+/// Rotates a log whose file is large, or goes on with a rotation. The oldest files go before the log is opened anew, which
+/// takes an inode that the disk may not have; only the newest one is still written until then.
 async fn rotate(scope: &Scope, log: RotatedLog, state: FileState) -> Result<()> {
     let log = Arc::new(log);
-    if state == FileState::Large {
-        let aside = Arc::clone(&log);
-        blocking("rotation of a log", move || {
-            let renamed =
-                RotatedFiles::of(&aside.file).and_then(|mut files| files.set_aside(SystemTime::now()));
-            renamed.map_err(|fault| aside.failed("rename", fault))
-        })
-        .await?;
-    }
-    scope.reopen_log(&log.task.to_string()).await?;
-    blocking("removal of old logs", move || {
-        let removed = RotatedFiles::of(&log.file).and_then(|mut files| files.remove_beyond(log.kept));
-        removed.map_err(|fault| log.failed("remove the oldest files of", fault))
+    let aside = Arc::clone(&log);
+    let count = blocking("rotation of a log", move || {
+        let mut files = aside.rotated_files()?;
+        if state == FileState::Large {
+            files.set_aside(SystemTime::now()).map_err(|fault| aside.failed("rename", fault))?;
+        }
+        aside.remove_beyond(&mut files, aside.kept.max(1))?;
+        Ok(files.count())
     })
-    .await
+    .await?;
+    let reopened = scope.reopen_log(&log.task.to_string()).await;
+    let kept = match &reopened {
+        Ok(()) => log.kept,
+        // No file is looked at until then, so that the newest one grows. The next pass may have the inode of the oldest one.
+        Err(error) if error.kind() == ErrorKind::ResourceExhausted => count.saturating_sub(1).max(1),
+        Err(_) => return reopened,
+    };
+    let removed = blocking("removal of old logs", move || {
+        let mut files = log.rotated_files()?;
+        log.remove_beyond(&mut files, kept)
+    });
+    removed.await.and(reopened)
 }
 
 // === impl RotatedLog ===
@@ -167,6 +175,14 @@ impl RotatedLog {
             Err(fault) if fault.kind() == io::ErrorKind::NotFound => Ok(FileState::Absent),
             Err(fault) => Err(fault),
         }
+    }
+
+    fn rotated_files(&self) -> Result<RotatedFiles> {
+        RotatedFiles::of(&self.file).map_err(|fault| self.failed("look for the rotated files of", fault))
+    }
+
+    fn remove_beyond(&self, files: &mut RotatedFiles, kept: usize) -> Result<()> {
+        files.remove_beyond(kept).map_err(|fault| self.failed("remove the oldest files of", fault))
     }
 
     fn failed(&self, verb: &str, fault: io::Error) -> Error {
