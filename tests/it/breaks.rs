@@ -7,6 +7,11 @@ mod containerd_hangs;
 mod disks;
 mod execs;
 mod failing_databases;
+/// The file system of the logkeeper's own tests.
+#[allow(clippy::unwrap_used, dead_code, reason = "helpers of other tests too, which may fail")]
+#[path = "../../gateway/logkeeper/tests/it/fuse.rs"]
+mod fuse;
+mod hung_logs;
 mod impostors;
 mod late_answers;
 mod logkeeper;

@@ -49,7 +49,7 @@ use exit::Exits;
 pub(crate) use fifos::{keep_open, make_fifos};
 pub(crate) use freeze::ExecPermit;
 pub(crate) use lifecycle::LifecycleEvent;
-pub(crate) use logs::{log_spec, open_output_fifos};
+pub(crate) use logs::{end_log, log_spec, open_output_fifos};
 pub(crate) use process::{ProcessHandle, process_ended};
 pub(crate) use start::mark_started;
 use storage::Storage;

@@ -94,7 +94,8 @@ impl Client {
         self.call("open", &Request::Open(spec.clone()), self.limit).await.map(|Done {}| ())
     }
 
-    /// Creates the log file again after it was renamed; CRI v1 `ReopenContainerLog`. Idempotent.
+    /// Creates the log file again after it was renamed; CRI v1 `ReopenContainerLog`. Idempotent. If this fails or is
+    /// dropped, the old file stays in use.
     ///
     /// # Errors
     /// [`Error::Refused`]: `NotFound`, `Io` (the old file stays in use). Also those of [`Client::hello`].
@@ -115,6 +116,16 @@ impl Client {
         let drain_ms = u64::try_from(drain.as_millis()).unwrap_or(u64::MAX).min(MAX_DRAIN_MS);
         let limit = self.limit + Duration::from_millis(drain_ms);
         self.call("finish", &Request::Finish { id: id.into(), drain_ms }, limit).await
+    }
+
+    /// Forgets a container whose log is on a file system that hangs, without the rest of its output. Idempotent: returns
+    /// zeros if the id is unknown.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `Busy` if the file system answers, so that the container can be finished;
+    /// `InvalidArgument` by a logkeeper that does not support this. Also those of [`Client::hello`].
+    pub async fn abandon(&self, id: &str) -> Result<Finished, Error> {
+        self.call("abandon", &Request::Abandon { id: id.into() }, self.limit).await
     }
 
     /// Attaches to one output stream of a container, from now on. The returned stream survives restarts of

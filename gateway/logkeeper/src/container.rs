@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use switchyard_steps::{Step, reach};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::fifo::{Fifo, PipeBudget};
@@ -17,6 +17,7 @@ use crate::format::Stream;
 use crate::fs_thread::FsThread;
 use crate::journal::{BATCH, Journal, Received};
 use crate::protocol::{Counters, LogSpec};
+use crate::start::Progress;
 use crate::state_dir::StateDir;
 
 /// After this many consecutive batches of one stream, other tasks run.
@@ -26,7 +27,7 @@ const BATCHES_PER_TURN: u32 = 4;
 const FULL: usize = BATCH / 2;
 
 /// How many bytes are still read from a FIFO when the drain time is over: the capacity of a full one.
-const LAST_DRAIN: usize = 1024 * 1024;
+pub(crate) const LAST_DRAIN: usize = 1024 * 1024;
 
 /// What the containers of one logkeeper share.
 #[derive(Debug)]
@@ -79,6 +80,25 @@ enum Wake {
     /// The last client that was attached to a stream has disconnected.
     Unfollowed(Stream),
     Deadline,
+    /// The container was given up.
+    Abandoned,
+}
+
+// === impl Command ===
+
+impl Command {
+    /// Whether nobody wants the command any more, because whoever asked has been refused or has gone.
+    fn is_withdrawn(&self) -> bool {
+        match self {
+            // Each acts for whoever asked: a client that is gone, or one that was told that the log was not reopened,
+            // and that may have given the old file its name back since.
+            Self::Attach { done, .. } => done.is_closed(),
+            Self::Started(done) => done.is_closed(),
+            Self::Reopen(done) => done.is_closed(),
+            // The container has ended, whoever asks: its output is logged, and the repeated request finds it forgotten.
+            Self::Finish { .. } => false,
+        }
+    }
 }
 
 // === impl Container ===
@@ -152,40 +172,42 @@ impl Container {
         container
     }
 
-    /// Logs until the container is finished, or until the command channel closes; in the latter case a later
+    /// Logs until the container is finished or given up, or until the command channel closes; in the latter case a later
     /// logkeeper recovers the container.
-    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
-        loop {
-            match self.wake(&mut commands).await {
+    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>, progress: &Progress) {
+        let mut abandoned = progress.watch_abandoned();
+        while !progress.is_abandoned() {
+            match self.wake(&mut commands, &mut abandoned).await {
                 Wake::Command(None) => return,
+                Wake::Command(Some(command)) if command.is_withdrawn() => {}
                 Wake::Command(Some(Command::Started(done))) => drop(done.send(())),
                 Wake::Command(Some(Command::Attach { stream, from, place, done })) => {
                     // The receiver may be gone.
                     drop(done.send(self.journal.follow(stream, from, &self.fs_thread, place)));
                 }
                 Wake::Unfollowed(stream) => self.journal.release_unfollowed(stream),
-                Wake::Command(Some(Command::Reopen(done))) => {
-                    reach(Step::ReopenAsked);
-                    let result = {
-                        let _call = self.fs_thread.call();
-                        self.journal.reopen(&mut lock(&self.fs_thread.scratch))
-                    };
-                    self.publish();
-                    // The receiver may be gone.
-                    drop(done.send(result));
+                Wake::Command(Some(Command::Reopen(done))) => self.reopen(done),
+                Wake::Command(Some(Command::Finish { drain, done })) => {
+                    self.begin_finish(drain, done, progress)
                 }
-                Wake::Command(Some(Command::Finish { drain, done })) => self.begin_finish(drain, done),
-                Wake::Ready(stream, Ok(())) => self.receive(stream).await,
+                Wake::Ready(stream, Ok(())) => self.receive(stream, progress).await,
                 Wake::Ready(stream, Err(error)) => self.stop_reading(stream, &error),
-                Wake::Deadline => self.drain_rest(),
+                Wake::Deadline => self.drain_rest(progress),
+                Wake::Abandoned => {}
             }
-            if self.finishing.is_some() && self.fifos.iter().all(Option::is_none) {
+            let has_ended = self.finishing.is_some() && self.fifos.iter().all(Option::is_none);
+            if has_ended && !progress.is_abandoned() {
                 return self.end(&mut commands);
             }
         }
+        self.drop_abandoned();
     }
 
-    async fn wake(&self, commands: &mut mpsc::Receiver<Command>) -> Wake {
+    async fn wake(
+        &self,
+        commands: &mut mpsc::Receiver<Command>,
+        abandoned: &mut watch::Receiver<bool>,
+    ) -> Wake {
         let ready = async |stream: Stream| match &self.fifos[stream.index()] {
             Some(fifo) => fifo.readable().await,
             None => std::future::pending().await,
@@ -202,13 +224,35 @@ impl Container {
             result = ready(Stream::Stdout) => Wake::Ready(Stream::Stdout, result),
             result = ready(Stream::Stderr) => Wake::Ready(Stream::Stderr, result),
             stream = self.journal.wait_unfollowed() => Wake::Unfollowed(stream),
+            // It fails only without a sender, which the caller's progress is.
+            _ = abandoned.changed() => Wake::Abandoned,
             () = deadline => Wake::Deadline,
         }
     }
 
+    /// Creates the log again, for a caller that waits for that. One that gave up while the new file was being opened may
+    /// have given the old one its name back, so that stays in use then.
+    fn reopen(&mut self, done: oneshot::Sender<io::Result<()>>) {
+        reach(Step::ReopenAsked);
+        let mut done = Some(done);
+        let result = {
+            let _call = self.fs_thread.call();
+            let accept = || done.take().is_some_and(|done| done.send(Ok(())).is_ok());
+            self.journal.reopen(&mut lock(&self.fs_thread.scratch), accept)
+        };
+        self.publish();
+        if let (Err(error), Some(done)) = (result, done) {
+            // The receiver may be gone.
+            drop(done.send(Err(error)));
+        }
+    }
+
     /// Reads some batches from a stream that is ready.
-    async fn receive(&mut self, stream: Stream) {
+    async fn receive(&mut self, stream: Stream, progress: &Progress) {
         for _ in 0..BATCHES_PER_TURN {
+            if progress.is_abandoned() {
+                return;
+            }
             let Some(fifo) = &mut self.fifos[stream.index()] else { return };
             let received = fifo.try_receive(|fd| {
                 let _call = self.fs_thread.call();
@@ -242,14 +286,19 @@ impl Container {
         self.fifos[stream.index()] = None;
     }
 
-    fn begin_finish(&mut self, drain: Duration, done: oneshot::Sender<io::Result<Counters>>) {
+    fn begin_finish(
+        &mut self,
+        drain: Duration,
+        done: oneshot::Sender<io::Result<Counters>>,
+        progress: &Progress,
+    ) {
         if let Some(ending) = &mut self.finishing {
             ending.waiting.push(done);
             return;
         }
         self.finishing = Some(Finishing { deadline: Instant::now() + drain, waiting: vec![done] });
         if drain.is_zero() {
-            return self.drain_rest();
+            return self.drain_rest(progress);
         }
         for stream in Stream::ALL {
             let watched = self.fifos[stream.index()].take().map(Fifo::close_writer).transpose();
@@ -262,12 +311,12 @@ impl Container {
     }
 
     /// Reads what the FIFOs contain now, and closes them.
-    fn drain_rest(&mut self) {
+    fn drain_rest(&mut self, progress: &Progress) {
         for stream in Stream::ALL {
             let Some(fifo) = self.fifos[stream.index()].take() else { continue };
             let mut taken = 0;
             // A writer that never pauses must not prevent the finish from ending.
-            while taken < LAST_DRAIN {
+            while taken < LAST_DRAIN && !progress.is_abandoned() {
                 let received = {
                     let _call = self.fs_thread.call();
                     self.journal.receive(stream, &fifo, &mut lock(&self.fs_thread.scratch))
@@ -284,6 +333,14 @@ impl Container {
         }
     }
 
+    /// Closes everything of a container that was given up: the file system of its log answers again, or has failed.
+    fn drop_abandoned(self) {
+        tracing::info!(id = self.id, "the file system of a log answers whose container was given up");
+        let fs_thread = Arc::clone(&self.fs_thread);
+        let _call = fs_thread.call();
+        drop(self);
+    }
+
     fn end(mut self, commands: &mut mpsc::Receiver<Command>) {
         let fs_thread = Arc::clone(&self.fs_thread);
         // The log is closed within the call too, because some file systems write only on close.
@@ -298,9 +355,8 @@ impl Container {
         commands.close();
         while let Ok(command) = commands.try_recv() {
             match command {
-                Command::Reopen(done) => drop(done.send(Err(io::ErrorKind::NotFound.into()))),
                 // Dropping the sender tells the caller that the container is no longer open.
-                Command::Attach { .. } | Command::Started(_) => {}
+                Command::Attach { .. } | Command::Started(_) | Command::Reopen(_) => {}
                 Command::Finish { done, .. } => waiting.push(done),
             }
         }

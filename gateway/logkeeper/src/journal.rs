@@ -186,15 +186,19 @@ impl Journal {
         }
     }
 
-    /// Closes the log file, and creates it again at its path.
+    /// Closes the log file, and creates it again at its path, if `accept` returns true once the new file is open. The
+    /// old one stays in use otherwise.
     ///
     /// # Errors
     /// The new file cannot be opened; the old one stays in use.
-    pub(crate) fn reopen(&mut self, scratch: &mut Scratch) -> io::Result<()> {
-        self.sink.reopen()?;
+    pub(crate) fn reopen(&mut self, scratch: &mut Scratch, accept: impl FnOnce() -> bool) -> io::Result<()> {
+        let next = self.sink.open_next()?;
         reach(Step::LogReopened);
-        self.store_position();
-        self.log_loss(scratch);
+        if accept() {
+            self.sink.switch(next);
+            self.store_position();
+            self.log_loss(scratch);
+        }
         Ok(())
     }
 

@@ -1,5 +1,9 @@
 //! The table of containers: checks requests, and passes them to the task of the container.
 
+mod abandon;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;
@@ -7,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout_at};
@@ -57,9 +61,12 @@ struct Table {
     shared: Arc<Shared>,
     fs_threads: Arc<FsThreads>,
     live: BTreeMap<String, ContainerTask>,
+    /// Containers that were given up, until the file system of their log answers and their tasks end. For clients they
+    /// are gone, but none of their ids can be opened.
+    abandoned: BTreeMap<String, ContainerTask>,
     finished: u64,
     finished_totals: Counters,
-    /// Set when the logkeeper shuts down; no container is opened afterwards.
+    /// Set when the logkeeper shuts down: `live` says nothing any more, and requests are refused.
     stopped: bool,
 }
 
@@ -84,6 +91,7 @@ impl Keeper {
             shared: Arc::new(Shared { state, budget: PipeBudget::from_system() }),
             fs_threads: Arc::default(),
             live: BTreeMap::new(),
+            abandoned: BTreeMap::new(),
             finished: 0,
             finished_totals: Counters::default(),
             stopped: false,
@@ -116,7 +124,7 @@ impl Keeper {
         let id = spec.id.clone();
         // Retried once: a container of which only the entry was known may have ended.
         for _ in 0..2 {
-            let contact = lock(&self.table).open(spec.clone())?;
+            let contact = self.serving()?.open(spec.clone())?;
             let (done, answer) = oneshot::channel();
             let asked = contact.ask(&id, Command::Started(done), answer, COMMAND_LIMIT).await;
             if contact.has_failed() || matches!(asked, Ok(None)) {
@@ -129,11 +137,9 @@ impl Keeper {
         Err(Fault::new(FaultKind::Busy, format!("container {id} ended while it was being opened")))
     }
 
-    /// Creates a container's log again.
+    /// Creates a container's log again. If the future is dropped, the log stays as it is.
     pub(crate) async fn reopen(&self, id: &str) -> Result<(), Fault> {
-        let contact = self.find(id)?;
-        let (done, answer) = oneshot::channel();
-        match contact.ask(id, Command::Reopen(done), answer, COMMAND_LIMIT).await? {
+        match self.ask(id, COMMAND_LIMIT, |done| Ok(Command::Reopen(done))).await? {
             Some(result) => result.map_err(|error| io_fault("reopen the log of", id, &error)),
             None => Err(unknown(id)),
         }
@@ -142,22 +148,18 @@ impl Keeper {
     /// Logs a container's remaining output and forgets the container; returns zeros for an unknown id.
     pub(crate) async fn finish(&self, id: &str, drain_ms: u64) -> Result<Finished, Fault> {
         let drain = Duration::from_millis(drain_ms.min(MAX_DRAIN_MS));
-        let contact = {
-            let mut table = lock(&self.table);
-            let Some(handle) = table.find(id)? else { return Ok(Finished::default()) };
-            handle.finishing = true;
-            handle.handle.clone()
-        };
-        let (done, answer) = oneshot::channel();
         let limit = drain + COMMAND_LIMIT;
-        let result = contact.ask(id, Command::Finish { drain, done }, answer, limit).await?;
-        // The task ends with its answer. Of concurrent calls, the first one adds its counters to the totals.
-        lock(&self.table).retire(id, &contact);
-        match result {
+        match self.ask(id, limit, |done| Ok(Command::Finish { drain, done })).await? {
             Some(Ok(counters)) => Ok(counters.into()),
             Some(Err(error)) => Err(io_fault("forget", id, &error)),
             None => Ok(Finished::default()),
         }
+    }
+
+    /// Forgets a container whose log is on a file system that hangs, without the rest of its output; returns zeros for
+    /// an unknown id.
+    pub(crate) fn abandon(&self, id: &str) -> Result<Finished, Fault> {
+        self.serving()?.abandon(id)
     }
 
     /// Attaches a client to one output stream of a container.
@@ -167,18 +169,20 @@ impl Keeper {
         stream: Stream,
         from: Option<u64>,
     ) -> Result<Follower, Fault> {
-        let place = Arc::clone(&self.followers).try_acquire_owned().map_err(|_full| {
-            Fault::new(
-                FaultKind::Busy,
-                format!("{FOLLOWERS} clients are attached already, which is the most"),
-            )
-        })?;
-        let contact = self.find(id)?;
         // Otherwise the client would hold its permit for as long as the file system hangs.
-        contact.stalled(id)?;
-        let (done, answer) = oneshot::channel();
-        let command = Command::Attach { stream, from, place, done };
-        match contact.ask(id, command, answer, COMMAND_LIMIT).await? {
+        if let Some(container) = self.serving()?.find(id)? {
+            container.handle.stalled(id)?;
+        }
+        let attached = self.ask(id, COMMAND_LIMIT, |done| {
+            let place = Arc::clone(&self.followers).try_acquire_owned().map_err(|_full| {
+                Fault::new(
+                    FaultKind::Busy,
+                    format!("{FOLLOWERS} clients are attached already, which is the most"),
+                )
+            })?;
+            Ok(Command::Attach { stream, from, place, done })
+        });
+        match attached.await? {
             Some(Ok(Some(follower))) => Ok(follower),
             Some(Ok(None)) => {
                 let why = format!("container {id} has no stream {}", stream.as_str());
@@ -189,18 +193,71 @@ impl Keeper {
         }
     }
 
-    fn find(&self, id: &str) -> Result<ContainerHandle, Fault> {
-        Ok(lock(&self.table).find(id)?.ok_or_else(|| unknown(id))?.handle.clone())
+    /// The table, for a request. All requests get it here, so that none is answered from the table of a logkeeper that
+    /// is shutting down: what that has given away to end it would be taken for unknown.
+    ///
+    /// # Errors
+    /// `Busy` while the logkeeper shuts down. The next one knows the containers.
+    fn serving(&self) -> Result<MutexGuard<'_, Table>, Fault> {
+        let table = lock(&self.table);
+        if table.stopped { Err(Fault::new(FaultKind::Busy, "logkeeper is shutting down")) } else { Ok(table) }
     }
 
-    /// A page of the containers, in the order of their ids.
-    pub(crate) fn list(&self, after: Option<&str>) -> Page {
-        let table = lock(&self.table);
+    /// Refuses a request that has nothing to do with containers, as [`Keeper::serving`] does.
+    pub(crate) fn check_serving(&self) -> Result<(), Fault> {
+        self.serving().map(drop)
+    }
+
+    /// Sends a command to a container's task and awaits its answer; `None` if there is no such container.
+    ///
+    /// A task that ends without an answer has panicked, or has finished the container for another caller. In the first
+    /// case the container still has its entry, and is recovered and asked once more.
+    ///
+    /// # Errors
+    /// `Busy` while the logkeeper shuts down, if the file system of the log hangs, at the end of `limit`, and if the
+    /// second task ends without an answer too; the fault of `command`, and that of a recovery that fails.
+    async fn ask<T>(
+        &self,
+        id: &str,
+        limit: Duration,
+        mut command: impl FnMut(oneshot::Sender<T>) -> Result<Command, Fault>,
+    ) -> Result<Option<T>, Fault> {
+        let end = Instant::now() + limit;
+        for _ in 0..2 {
+            let (done, answer) = oneshot::channel();
+            let command = command(done)?;
+            let ends = matches!(command, Command::Finish { .. });
+            let contact = {
+                let mut table = self.serving()?;
+                let Some(container) = table.find(id)? else { return Ok(None) };
+                container.finishing |= ends;
+                container.handle.clone()
+            };
+            let answered = contact.ask(id, command, answer, end - Instant::now()).await?;
+            if answered.is_some() {
+                if ends {
+                    // The task ends with its answer. Of concurrent calls, the first one adds its counters to the totals.
+                    lock(&self.table).retire(id, &contact);
+                }
+                return Ok(answered);
+            }
+            // The answer's end may be dropped a moment before the channel.
+            if timeout_at(end, contact.closed()).await.is_err() {
+                break;
+            }
+        }
+        Err(Fault::new(FaultKind::Busy, format!("the task of container {id} ended without an answer; retry")))
+    }
+
+    /// A page of the containers, in the order of their ids. Those whose tasks have panicked are among them, as their
+    /// output is still to be logged.
+    pub(crate) fn list(&self, after: Option<&str>) -> Result<Page, Fault> {
+        let table = self.serving()?;
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut rest = table.live.range::<str, _>((start, Bound::Unbounded));
         let entries: Vec<_> = rest
             .by_ref()
-            .filter(|(_, handle)| !handle.handle.is_closed())
+            .filter(|(id, handle)| !handle.handle.is_closed() || table.shared.state.contains(id))
             .take(PAGE_LEN)
             .map(|(id, handle)| Entry {
                 id: id.clone(),
@@ -209,12 +266,13 @@ impl Keeper {
             })
             .collect();
         let next = rest.next().and_then(|_| entries.last().map(|entry| entry.id.clone()));
-        Page { entries, next }
+        Ok(Page { entries, next })
     }
 
     /// The sums over all containers.
-    pub(crate) fn stats(&self) -> Stats {
-        let table = lock(&self.table);
+    pub(crate) fn stats(&self) -> Result<Stats, Fault> {
+        let mut table = self.serving()?;
+        table.forget_abandoned();
         let mut totals = table.finished_totals;
         for handle in table.live.values() {
             totals.add(*lock(&handle.counters));
@@ -225,7 +283,7 @@ impl Keeper {
         } else {
             table.live.values().filter(|container| container.handle.progress().is_stalled()).count() as u64
         };
-        Stats {
+        Ok(Stats {
             containers: table.live.len() as u64,
             recovered: self.recovered,
             stalled: stalls.threads,
@@ -234,7 +292,7 @@ impl Keeper {
             stalls: stalls.total,
             finished: table.finished,
             totals,
-        }
+        })
     }
 
     /// Ends all tasks; a later logkeeper recovers the containers.
@@ -244,7 +302,7 @@ impl Keeper {
             table.stopped = true;
             std::mem::take(&mut table.live)
         };
-        // All command channels are closed before the first task is awaited.
+        // All command channels are closed before the first task is awaited, apart from those of commands in progress.
         let tasks: Vec<_> = live
             .into_iter()
             .map(|(id, ContainerTask { task, handle: contact, .. })| (id, task, contact.progress()))
@@ -276,8 +334,11 @@ impl Keeper {
 impl Table {
     /// The open container of this request, or a new one.
     fn open(&mut self, spec: LogSpec) -> Result<ContainerHandle, Fault> {
-        if self.stopped {
-            return Err(Fault::new(FaultKind::Busy, "logkeeper is shutting down"));
+        self.forget_abandoned();
+        if self.abandoned.contains_key(&spec.id) {
+            let why =
+                format!("container {} was given up, and the file system of its log still hangs", spec.id);
+            return Err(Fault::new(FaultKind::Busy, why));
         }
         if let Some(handle) = self.find(&spec.id)? {
             return match handle {
@@ -291,7 +352,7 @@ impl Table {
                 )),
             };
         }
-        if self.live.len() >= CONTAINERS {
+        if self.live.len() + self.abandoned.len() >= CONTAINERS {
             let why = format!("cannot open container {}: {CONTAINERS} are open, which is the most", spec.id);
             return Err(Fault::new(FaultKind::Busy, why));
         }
@@ -318,7 +379,7 @@ impl Table {
             self.retire(id, &contact);
         }
         // An id from a request may name any file, so it is checked before it becomes a path.
-        if !self.stopped && !self.live.contains_key(id) && is_id(id) {
+        if !self.live.contains_key(id) && !self.abandoned.contains_key(id) && is_id(id) {
             let stored = self.shared.state.read(id);
             if let Some(spec) = stored.map_err(|error| io_fault("recover", id, &error))? {
                 self.insert(spec, Origin::Known);

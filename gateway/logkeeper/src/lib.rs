@@ -26,6 +26,7 @@
 //!   in the log. If the state directory is full, output is logged without the spool.
 //! - Attached clients read from the spool, each at its own pace; nothing waits for a slow one
 //!   ([`LiveOutput`]).
+//! - A request that was refused has no effect later, apart from a finish.
 //! - A socket that the daemon hands over stays open for a while after the daemon was killed; no data passes
 //!   through the logkeeper.
 //! - One task per container touches its files. It runs on the thread of the file system that has its log; the
@@ -33,7 +34,8 @@
 //!   system that hangs stops only its own logs (`fs_thread`).
 //!
 //! Vocabulary: a *container* is anything that has output, its `spec` is what the daemon passed to `open`, a
-//! *batch* is what is read or written at once, and *finish* ends a container's output.
+//! *batch* is what is read or written at once, and *finish* ends a container's output. To
+//! *abandon* a container is to forget it without its rest, because the file system of its log hangs.
 
 pub mod client;
 mod clock;

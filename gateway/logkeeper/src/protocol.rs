@@ -61,7 +61,8 @@ pub enum Request {
     /// Starts to log a container; answered by [`Done`]. Idempotent; other parameters for an open id are a
     /// [`FaultKind::Conflict`].
     Open(LogSpec),
-    /// Creates the log file again after it was renamed, and closes the old one; answered by [`Done`].
+    /// Creates the log file again after it was renamed, and closes the old one; answered by [`Done`]. If it is refused, or
+    /// the client closes the connection before the answer, the old one stays in use, also later.
     Reopen {
         /// The container's id.
         id: String,
@@ -73,6 +74,14 @@ pub enum Request {
         id: String,
         /// How long to wait for the FIFOs' writers to close them; 0 reads only what the FIFOs contain now.
         drain_ms: u64,
+    },
+    /// Forgets a container whose log is on a file system that hangs, without the rest of its output; answered by
+    /// [`Finished`], with zeros for an unknown id, and with what was not logged among what was dropped. The file
+    /// system may still write what it was given last. [`FaultKind::Busy`] if it answers: finish the container then.
+    /// Logkeepers that do not support this refuse it.
+    Abandon {
+        /// The container's id.
+        id: String,
     },
     /// Lists containers in the order of their ids; answered by [`Page`].
     List {
@@ -139,7 +148,7 @@ pub enum FaultKind {
     NotFound,
     /// The id is in use with other parameters.
     Conflict,
-    /// The container is being finished, or the logkeeper is shutting down; retry.
+    /// The container is being finished, its file system hangs, or the logkeeper is shutting down; retry.
     Busy,
     /// A file operation failed.
     Io,

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::{RecvFlags, recv};
 use serde::Serialize;
-use tokio::io::BufReader;
+use tokio::io::{BufReader, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
@@ -234,16 +235,19 @@ async fn serve_client(
                 FaultKind::Unsupported,
                 format!("version {version} is not supported, only {VERSION} is"),
             ))),
-            Ok(Request::Hold { one_call }) if greeted => {
-                send_reply(&mut stream, &encode(Ok(Done {}))?).await?;
-                // The client waits for the answer before it sends the byte, so the buffer is empty.
-                encode(held.receive(stream.get_ref(), one_call).await?.map(|socket| {
-                    sockets.push(socket);
-                    Done {}
-                }))
-            }
+            Ok(Request::Hold { one_call }) if greeted => match keeper.check_serving() {
+                Err(fault) => encode::<Done>(Err(fault)),
+                Ok(()) => {
+                    send_reply(&mut stream, &encode(Ok(Done {}))?).await?;
+                    // The client waits for the answer before it sends the byte, so the buffer is empty.
+                    encode(held.receive(stream.get_ref(), one_call).await?.map(|socket| {
+                        sockets.push(socket);
+                        Done {}
+                    }))
+                }
+            },
             Ok(Request::Attach { id, stream: output, from }) if greeted => {
-                match keeper.attach(&id, output, from).await {
+                match while_connected(stream.get_ref(), keeper.attach(&id, output, from)).await? {
                     Ok(follower) => {
                         send_reply(&mut stream, &encode(Ok(Attached { from: follower.offset() }))?).await?;
                         return Ok(Some((stream.into_inner(), follower)));
@@ -255,7 +259,7 @@ async fn serve_client(
                 sockets.clear();
                 encode(Ok(Done {}))
             }
-            Ok(request) if greeted => answer(request, keeper).await,
+            Ok(request) if greeted => answer(request, keeper, stream.get_ref()).await,
             Ok(_) => refuse("the first request must be hello"),
             Err(error) => refuse(&format!("not a request: {error}")),
         }?;
@@ -288,16 +292,47 @@ async fn send_reply(stream: &mut BufReader<UnixStream>, reply: &[u8]) -> io::Res
 }
 
 /// Carries out one request, after Hello.
-async fn answer(request: Request, keeper: &Keeper) -> io::Result<Vec<u8>> {
+async fn answer(request: Request, keeper: &Keeper, client: &UnixStream) -> io::Result<Vec<u8>> {
     match request {
         Request::Open(spec) => encode(keeper.open(spec).await.map(|()| Done {})),
-        Request::Reopen { id } => encode(keeper.reopen(&id).await.map(|()| Done {})),
+        Request::Reopen { id } => {
+            encode(while_connected(client, keeper.reopen(&id)).await?.map(|()| Done {}))
+        }
         Request::Finish { id, drain_ms } => encode(keeper.finish(&id, drain_ms).await),
-        Request::List { after } => encode(Ok(keeper.list(after.as_deref()))),
-        Request::Stats => encode(Ok(keeper.stats())),
+        Request::Abandon { id } => encode(keeper.abandon(&id)),
+        Request::List { after } => encode(keeper.list(after.as_deref())),
+        Request::Stats => encode(keeper.stats()),
         Request::Shutdown => encode(Ok(Done {})),
         Request::Hello { .. } | Request::Hold { .. } | Request::Release | Request::Attach { .. } => {
             refuse("hello was sent already")
+        }
+    }
+}
+
+/// Carries out a request that is withdrawn when its client closes the connection.
+async fn while_connected<T>(client: &UnixStream, work: impl Future<Output = T>) -> io::Result<T> {
+    tokio::select! {
+        biased;
+        done = work => Ok(done),
+        closed = closed(client) => Err(closed),
+    }
+}
+
+/// Returns when a client has closed its end. What it sends meanwhile stays unread.
+async fn closed(client: &UnixStream) -> io::Error {
+    loop {
+        if let Err(error) = client.readable().await {
+            return error;
+        }
+        let peeked = client.try_io(Interest::READABLE, || {
+            Ok(recv(client, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT)?)
+        });
+        match peeked {
+            Ok((_, 0)) => return io::ErrorKind::UnexpectedEof.into(),
+            // It sends the next request early, and is there.
+            Ok(_) => std::future::pending().await,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return error,
         }
     }
 }

@@ -30,6 +30,13 @@ pub(crate) struct Sink {
     pub(crate) position: Position,
 }
 
+/// A log file that is open, and not written to yet.
+#[derive(Debug)]
+pub(crate) struct NextFile {
+    file: File,
+    metadata: Metadata,
+}
+
 /// Formatted lines that are written with one call.
 #[derive(Debug)]
 pub(crate) struct Batch {
@@ -107,18 +114,32 @@ impl Sink {
     /// Opens the file at the path, creating it if necessary, and closes the previous one.
     ///
     /// # Errors
-    /// Those of opening the file; the previous one then stays in use. `InvalidInput` if there is no log.
+    /// Those of [`Sink::open_next`]; the previous file then stays in use.
     pub(crate) fn reopen(&mut self) -> io::Result<()> {
+        let next = self.open_next()?;
+        self.switch(next);
+        Ok(())
+    }
+
+    /// Opens the file at the path, creating it if necessary. The previous one stays in use until [`Sink::switch`].
+    ///
+    /// # Errors
+    /// Those of opening the file. `InvalidInput` if there is no log.
+    pub(crate) fn open_next(&self) -> io::Result<NextFile> {
         let Some(path) = self.path.as_deref() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the container has no log"));
         };
         let file = open_log(path)?;
         let metadata = file.metadata()?;
+        Ok(NextFile { file, metadata })
+    }
+
+    /// Closes the previous file, and writes to the next one from now on.
+    pub(crate) fn switch(&mut self, NextFile { file, metadata }: NextFile) {
         self.position.device = metadata.dev();
         self.position.inode = metadata.ino();
         self.position.log_len = metadata.len();
         self.file = Some(file);
-        Ok(())
     }
 
     fn name(&self) -> std::path::Display<'_> {

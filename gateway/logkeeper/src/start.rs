@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::container::{Command, Container, Shared, lock};
@@ -32,6 +32,8 @@ pub(crate) struct ContainerHandle {
 /// The state of a container's start.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
+    /// Whether the container was given up: its task is to drop what it has.
+    abandoned: watch::Sender<bool>,
     /// The thread that the container runs on, or that it waits for.
     fs_thread: Mutex<Option<Arc<FsThread>>>,
     /// Why it could not be opened.
@@ -58,14 +60,25 @@ pub(crate) async fn run_container(
     };
     let thread = Arc::clone(&fs_thread);
     let task = fs_thread.spawn(async move {
+        if progress.is_abandoned() {
+            return;
+        }
         let made = match origin {
             Origin::New => Container::open(&spec, &shared, &thread, counters).map(Some),
             Origin::Known => Container::recover(&spec, &shared, &thread, counters),
         };
+        // It may have hung, and have created files since the container was given up.
+        if progress.is_abandoned() {
+            if let Err(error) = shared.state.remove(&spec.id) {
+                tracing::warn!(id = spec.id, %error, "cannot remove the files of a container that was given up");
+            }
+            drop(made);
+            return;
+        }
         match made {
             Ok(Some(container)) => {
                 drop((shared, thread));
-                container.run(commands).await;
+                container.run(commands, &progress).await;
             }
             Ok(None) => {}
             Err(error) => progress.fail(&spec.id, origin, &error),
@@ -81,6 +94,21 @@ pub(crate) async fn run_container(
 // === impl Progress ===
 
 impl Progress {
+    /// Has the container's task drop what it has, as soon as the file system of the log answers.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.send_replace(true);
+    }
+
+    /// Whether the container was given up.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        *self.abandoned.borrow()
+    }
+
+    /// Changes when the container is given up.
+    pub(crate) fn watch_abandoned(&self) -> watch::Receiver<bool> {
+        self.abandoned.subscribe()
+    }
+
     /// Whether its file system hangs.
     pub(crate) fn is_stalled(&self) -> bool {
         lock(&self.fs_thread).as_ref().is_some_and(|fs_thread| fs_thread.stalled().is_some())
@@ -113,6 +141,11 @@ impl ContainerHandle {
         self.commands.is_closed()
     }
 
+    /// Returns when the container's task has ended. Cancel-safe.
+    pub(crate) async fn closed(&self) {
+        self.commands.closed().await;
+    }
+
     /// Whether both belong to the same task.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.commands.same_channel(&other.commands)
@@ -126,8 +159,8 @@ impl ContainerHandle {
     /// Sends a command and awaits its answer; `None` if the container's task ended without one.
     ///
     /// If the container's file system hangs, this does not wait until `limit`, because such calls would hold
-    /// up all others. In that case, and when `limit` is over, the command stays queued, and is carried out
-    /// when the file system answers again.
+    /// up all others. In that case, when `limit` is over, and when the future is dropped, the command stays queued;
+    /// [`Command::is_withdrawn`] says which ones are carried out later all the same.
     ///
     /// # Errors
     /// `Busy` in these two cases; the error of opening the container if that has failed.

@@ -107,6 +107,11 @@ impl StateDir {
         }
     }
 
+    /// Whether a container has an entry.
+    pub(crate) fn contains(&self, id: &str) -> bool {
+        self.paths(id).entry.exists()
+    }
+
     /// Removes a container. Once its entry is gone, the other files have no meaning, so their removal may
     /// fail.
     pub(crate) fn remove(&self, id: &str) -> io::Result<()> {

@@ -3,7 +3,6 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
@@ -22,6 +21,7 @@ use crate::image::lease::{self, LeaseCleanup};
 use crate::image::reader::view_prefix;
 use crate::image::unpack::extract_prefix;
 use crate::recover::Recovery;
+use crate::task::end_log;
 use crate::task::storage::stage::clear_stage;
 
 /// What predecessors left and no container object refers to. It was listed before requests were served, so
@@ -211,8 +211,8 @@ impl Recovery {
             if known {
                 continue;
             }
-            match self.logkeeper.finish(&entry.id, Duration::ZERO).await {
-                Ok(_) => self.report_cleaned("log"),
+            match end_log(&self.logkeeper, &entry.id).await {
+                Ok(()) => self.report_cleaned("log"),
                 Err(fault) => {
                     tracing::warn!(id = entry.id, error = %fault, "cannot close the log of a removed task: it stays open");
                 }

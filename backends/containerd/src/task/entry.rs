@@ -67,7 +67,7 @@ enum OutputState {
     /// It may have to write more. The output FIFOs are held open: the kernel discards the content of a FIFO
     /// when its last reader closes it, and the logkeeper may be down at that moment.
     Open { _hold: Option<switchyard_logkeeper::FifoHold> },
-    /// It has written all of it and closed the FIFOs.
+    /// It has written all of it, or has given it up, and has closed the FIFOs.
     Finished,
 }
 
@@ -267,12 +267,17 @@ impl TaskEntry {
         *self.output.lock() = OutputState::Open { _hold: Some(hold) };
     }
 
+    /// Whether its output FIFOs are held open: a start has come so far, and the logkeeper may have its log open.
+    pub(super) fn holds_output(&self) -> bool {
+        matches!(*self.output.lock(), OutputState::Open { _hold: Some(_) })
+    }
+
     /// Records that the logkeeper has written the rest of its output, and lets go of the FIFOs.
     pub(super) fn set_output_finished(&self) {
         *self.output.lock() = OutputState::Finished;
     }
 
-    /// Whether the logkeeper has written the rest of its output and closed its FIFOs.
+    /// Whether the logkeeper has written the rest of its output, or has given it up, and has closed its FIFOs.
     pub(super) fn is_output_finished(&self) -> bool {
         matches!(*self.output.lock(), OutputState::Finished)
     }

@@ -1,5 +1,7 @@
 //! The log of a task, as the logkeeper is told of it.
 
+use std::time::Duration;
+
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_logkeeper as logkeeper;
 
@@ -33,6 +35,32 @@ pub(crate) fn open_output_fifos(entry: &TaskEntry, spec: &logkeeper::LogSpec) ->
     Ok(())
 }
 
+/// Has the logkeeper end the log of a task that is removed. If the file system of the log hangs, the rest of the output
+/// is given up: the task could not be removed for as long as it hangs otherwise. Idempotent.
+///
+/// # Errors
+/// Those of [`logkeeper::Client::finish`].
+pub(crate) async fn end_log(
+    keeper: &logkeeper::Client,
+    id: &str,
+) -> std::result::Result<(), logkeeper::Error> {
+    let Err(error) = keeper.finish(id, Duration::ZERO).await else { return Ok(()) };
+    if error.fault().is_none_or(|fault| fault.kind != logkeeper::protocol::FaultKind::Busy) {
+        return Err(error);
+    }
+    match keeper.abandon(id).await {
+        Ok(logkeeper::protocol::Finished { lines: _, bytes: _, dropped_lines, dropped_bytes }) => {
+            tracing::warn!(task.id = id, %error, dropped_lines, dropped_bytes, "the file system of a log hangs: its task is removed without the rest of its output");
+            Ok(())
+        }
+        // It answers again, or the logkeeper is shutting down or of an earlier version. The caller tries again.
+        Err(refused) => {
+            tracing::debug!(task.id = id, error = %refused, "the log of a task cannot be given up");
+            Err(error)
+        }
+    }
+}
+
 /// The error for the gateway that corresponds to one of the logkeeper.
 pub(crate) fn from_logkeeper(error: logkeeper::Error) -> Error {
     let kind = match &error {
@@ -55,4 +83,60 @@ pub(crate) fn from_logkeeper(error: logkeeper::Error) -> Error {
         | logkeeper::Error::Encoding { .. } => ErrorKind::Internal,
     };
     Error::new(kind, "logkeeper").with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use switchyard_logkeeper::protocol::FaultKind;
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    const DONE: &str = r#"{"ok":{"lines":1,"bytes":2,"dropped_lines":3,"dropped_bytes":4}}"#;
+    const BUSY: &str = r#"{"error":{"kind":"busy","message":"the file system hangs"}}"#;
+    const FAILED: &str = r#"{"error":{"kind":"io","message":"no"}}"#;
+    /// The answer of a logkeeper that does not know the request.
+    const UNKNOWN: &str = r#"{"error":{"kind":"invalid_argument","message":"not a request"}}"#;
+
+    /// Ends a log at a logkeeper that gives these answers; the result, and what it was asked for.
+    async fn check(finish: &'static str, abandon: &'static str) -> (Option<FaultKind>, Vec<String>) {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&asked);
+        let serving = tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let (reader, mut writer) = stream.into_split();
+            let mut lines = BufReader::new(reader).lines();
+            while let Some(line) = lines.next_line().await.unwrap() {
+                let (op, answer) =
+                    [("hello", r#"{"ok":{"version":1,"pid":7}}"#), ("finish", finish), ("abandon", abandon)]
+                        .into_iter()
+                        .find(|(op, _)| line.contains(op))
+                        .unwrap();
+                told.lock().push(op.to_owned());
+                writer.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+            }
+        });
+        let ended = end_log(&logkeeper::Client::new(socket), "c1").await;
+        serving.abort();
+        let asked = asked.lock().split_off(1);
+        (ended.err().map(|error| error.fault().unwrap().kind), asked)
+    }
+
+    #[tokio::test]
+    async fn log_of_a_removed_task_is_given_up_only_when_its_end_would_be_waited_for() {
+        assert_eq!(check(DONE, FAILED).await, (None, vec!["finish".to_owned()]));
+        assert_eq!(check(FAILED, DONE).await, (Some(FaultKind::Io), vec!["finish".to_owned()]));
+        let both = vec!["finish".to_owned(), "abandon".to_owned()];
+        assert_eq!(check(BUSY, DONE).await, (None, both.clone()));
+        for refused in [BUSY, UNKNOWN] {
+            assert_eq!(check(BUSY, refused).await, (Some(FaultKind::Busy), both.clone()));
+        }
+    }
 }

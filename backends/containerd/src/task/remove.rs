@@ -6,7 +6,7 @@ use switchyard_core::Result;
 use switchyard_core::id::TaskId;
 
 use super::TaskEntry;
-use super::logs::from_logkeeper;
+use super::logs::{end_log, from_logkeeper};
 use crate::base::disks::tolerate_unwritable_disk;
 use crate::base::fs::remove_tree;
 use crate::base::steps::Step;
@@ -34,11 +34,8 @@ impl Tasks {
         if entry.may_have_process() {
             self.exits.end_task_process(entry, false).await?;
         }
-        let uses_logkeeper = entry.uses_logkeeper();
         let location = entry.record().group();
-        if uses_logkeeper && !entry.is_output_finished() && entry.dirs.run.exists() {
-            self.exits.logkeeper.finish(&id, std::time::Duration::ZERO).await.map_err(from_logkeeper)?;
-        }
+        self.end_output(entry).await?;
         if !entry.record().leaf {
             let sandbox = self.sandboxes.table.get(entry.sandbox).ok();
             let above = sandbox.map(|sandbox| sandbox.made_groups()).unwrap_or_default();
@@ -67,5 +64,25 @@ impl Tasks {
         )?;
         self.storage.volumes.release(entry.id);
         self.context.faults.reach(Step::TaskForgotten)
+    }
+
+    /// Ends the output of a task that is removed.
+    async fn end_output(&self, entry: &TaskEntry) -> Result<()> {
+        if !entry.uses_logkeeper() || entry.is_output_finished() {
+            return Ok(());
+        }
+        // Without it nothing was printed, but a start that failed may have left a log open.
+        let has_run = entry.dirs.run.exists();
+        if !has_run && !entry.holds_output() {
+            return Ok(());
+        }
+        match end_log(&self.exits.logkeeper, &entry.id.to_string()).await {
+            Ok(()) => entry.set_output_finished(),
+            Err(error) if has_run => return Err(from_logkeeper(error)),
+            Err(error) => {
+                tracing::warn!(task.id = %entry.id, %error, "cannot close the log of a start that failed: the next start of the daemon does");
+            }
+        }
+        Ok(())
     }
 }

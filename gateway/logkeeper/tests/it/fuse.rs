@@ -23,6 +23,8 @@ pub(crate) struct Fuse {
 #[derive(Default)]
 struct State {
     hung: Mutex<bool>,
+    /// Whether it hangs from the creation of the next file on.
+    hangs_at_creation: Mutex<bool>,
     changed: Condvar,
     /// By inode number less 2; the root is 1.
     nodes: Mutex<Vec<Inode>>,
@@ -30,6 +32,7 @@ struct State {
 
 /// A file, or a directory, which has no content.
 struct Inode {
+    /// The directory; 0 for a file without a name.
     parent: u64,
     name: Vec<u8>,
     content: Option<Vec<u8>>,
@@ -42,6 +45,7 @@ mod op {
     pub(super) const GETATTR: u32 = 3;
     pub(super) const SETATTR: u32 = 4;
     pub(super) const MKDIR: u32 = 9;
+    pub(super) const RENAME: u32 = 12;
     pub(super) const OPEN: u32 = 14;
     pub(super) const WRITE: u32 = 16;
     pub(super) const RELEASE: u32 = 18;
@@ -71,6 +75,11 @@ impl Fuse {
         *self.state.hung.lock() = true;
     }
 
+    /// Stops answering requests with the next one that creates a file.
+    pub(crate) fn hang_at_creation(&self) {
+        *self.state.hangs_at_creation.lock() = true;
+    }
+
     /// Answers the pending requests, and all later ones.
     pub(crate) fn resume(&self) {
         *self.state.hung.lock() = false;
@@ -90,7 +99,8 @@ impl Fuse {
             }
             path.display().to_string()
         };
-        nodes.iter().filter_map(|node| Some((path(node), node.content.clone()?))).collect()
+        let named = nodes.iter().filter(|node| node.parent > 0);
+        named.filter_map(|node| Some((path(node), node.content.clone()?))).collect()
     }
 }
 
@@ -114,6 +124,9 @@ impl State {
             let request = &buffer[..len];
             let code = number(request, 4);
             let unique = long(request, 8);
+            if code == op::CREATE && std::mem::take(&mut *self.hangs_at_creation.lock()) {
+                *self.hung.lock() = true;
+            }
             self.changed.wait_while(&mut self.hung.lock(), |hung| *hung);
             if [op::FORGET, op::BATCH_FORGET, op::INTERRUPT].contains(&code) {
                 continue;
@@ -151,6 +164,20 @@ impl State {
                     reply.extend([0; 16]);
                 }
                 Ok(reply)
+            }
+            op::RENAME => {
+                let directory = long(body, 0);
+                let old = name(&body[8..]);
+                let new = name(&body[8 + old.len() + 1..]);
+                let named =
+                    |node: &Inode, parent: u64, name: &[u8]| node.parent == parent && node.name == name;
+                let moved = nodes.iter().position(|node| named(node, id, &old)).ok_or(Errno::ENOENT)?;
+                if let Some(replaced) = nodes.iter_mut().find(|node| named(node, directory, &new)) {
+                    replaced.parent = 0;
+                }
+                nodes[moved].parent = directory;
+                nodes[moved].name = new;
+                Ok(Vec::new())
             }
             op::GETATTR | op::SETATTR => {
                 if let Some(node) = nodes.get_mut(at)

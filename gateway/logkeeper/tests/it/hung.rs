@@ -4,8 +4,8 @@ use std::fs;
 use std::time::Duration;
 
 use switchyard_logkeeper::format::Stream;
-use switchyard_logkeeper::protocol::FaultKind;
-use switchyard_logkeeper::{Error, LogSpec};
+use switchyard_logkeeper::protocol::{FaultKind, Finished};
+use switchyard_logkeeper::{Client, Error, LogSpec};
 
 use crate::fuse::Fuse;
 use crate::kill::{Victim, await_hello};
@@ -192,4 +192,163 @@ async fn log_hung_at_shutdown_is_continued_by_the_next_logkeeper() {
     assert_eq!(client.finish("good", Duration::ZERO).await.unwrap().lines, 1);
     assert_eq!(texts(log(&good)), ["stdout F good"]);
     drop((first, next));
+}
+
+/// A container whose log was renamed, as the kubelet does before a reopen, on a file system that hangs since.
+async fn renamed_and_hung(disks: &Disks, id: &str) -> Output {
+    let site = &disks.site;
+    let spec = disks.spec(id);
+    let mut output = site.output(&spec);
+    site.client.open(&spec).await.unwrap();
+    output.out("one\n");
+    site.await_lines(id, 1).await;
+    fs::rename(log(&spec), log(&spec).with_extension("rotated")).unwrap();
+    disks.fuse.hang();
+    output
+}
+
+/// Waits until the keeper has handled all commands that were queued for a container, and gives its log its name back,
+/// as the kubelet does after a reopen that failed. What is printed then is in that log.
+async fn assert_logs_on_after_a_failed_reopen(disks: &Disks, id: &str, mut output: Output, lines: &[&str]) {
+    let site = &disks.site;
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while let Err(error) = site.client.attach(id, Stream::Stdout).await {
+        assert!(tokio::time::Instant::now() < deadline, "{error}");
+    }
+    let log = log(&disks.spec(id)).to_path_buf();
+    fs::rename(log.with_extension("rotated"), &log).unwrap();
+    output.out("last\n");
+    let lines: Vec<_> = lines.iter().chain(&["last"]).map(|line| format!("stdout F {line}")).collect();
+    site.await_lines(id, lines.len() as u64).await;
+    assert_eq!(disks.lines(id), lines);
+}
+
+#[tokio::test]
+async fn reopen_that_was_refused_is_not_carried_out_later() {
+    let disks = Disks::new();
+    let victim = Victim::start(&disks.site);
+    await_hello(&disks.site).await;
+    let mut output = renamed_and_hung(&disks, "c1").await;
+    output.out("two\n");
+    disks.await_stalled(1).await;
+    assert_busy(disks.site.client.reopen("c1").await);
+    disks.fuse.resume();
+    disks.site.await_lines("c1", 2).await;
+    assert_logs_on_after_a_failed_reopen(&disks, "c1", output, &["one", "two"]).await;
+    drop(victim);
+}
+
+#[tokio::test]
+async fn reopen_whose_caller_has_gone_is_not_carried_out_later() {
+    let disks = Disks::new();
+    let victim = Victim::start(&disks.site);
+    await_hello(&disks.site).await;
+    let output = renamed_and_hung(&disks, "c1").await;
+    // The file system does not count as hanging yet, so this waits in the call that opens the new log.
+    let impatient = Client::with_limit(&disks.site.config.socket, Duration::from_millis(200));
+    assert!(matches!(impatient.reopen("c1").await, Err(Error::Deadline { .. })));
+    // With the second answer, the keeper has seen that the caller's connection was closed before the first request.
+    for _ in 0..2 {
+        disks.site.client.list().await.unwrap();
+    }
+    disks.fuse.resume();
+    assert_logs_on_after_a_failed_reopen(&disks, "c1", output, &["one"]).await;
+    drop(victim);
+}
+
+/// The files in the keeper's state directory.
+fn state(site: &Site) -> Vec<String> {
+    let entries = fs::read_dir(&site.config.state_dir).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Whether a process has a file open whose path ends so.
+fn has_open(pid: u32, end: &str) -> bool {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    files
+        .flatten()
+        .any(|file| fs::read_link(file.path()).is_ok_and(|path| path.to_str().unwrap().ends_with(end)))
+}
+
+/// Waits until a process has closed all files whose paths end so.
+async fn await_closed(pid: u32, ends: &[&str]) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while ends.iter().any(|end| has_open(pid, end)) {
+        assert!(tokio::time::Instant::now() < deadline, "{ends:?} stay open");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn container_whose_log_hangs_is_given_up_and_nothing_of_it_stays() {
+    let disks = Disks::new();
+    let site = &disks.site;
+    let client = &site.client;
+    let victim = Victim::start(site);
+    await_hello(site).await;
+    let [spec, late] = ["c1", "late"].map(|id| disks.spec(id));
+    let mut output = site.output(&spec);
+    let _of_late = site.output(&late);
+    client.open(&spec).await.unwrap();
+    output.out("one\n");
+    site.await_lines("c1", 1).await;
+    let answering = client.abandon("c1").await.unwrap_err();
+    assert!(answering.to_string().contains("finish it"), "{answering}");
+    disks.fuse.hang();
+    output.out("two\nthr");
+    disks.await_stalled(1).await;
+    output.out("ee\nfour");
+    assert_busy(client.open(&late).await);
+    for id in ["c1", "late"] {
+        assert_busy(client.finish(id, Duration::ZERO).await);
+    }
+    // What was not logged, as far as is known: the line that is being written, and what came after it.
+    let given_up = client.abandon("c1").await.unwrap();
+    assert_eq!((given_up.lines, given_up.dropped_lines, given_up.dropped_bytes), (1, 3, 12));
+    for id in ["c1", "late", "unknown"] {
+        assert_eq!(client.abandon(id).await.unwrap(), Finished::default());
+    }
+    assert!(client.list().await.unwrap().is_empty() && !client.keeps("c1").await.unwrap());
+    let stats = client.stats().await.unwrap();
+    assert_eq!((stats.containers, stats.stalled_containers, stats.finished), (0, 0, 2), "{stats:?}");
+    assert_eq!((stats.totals.lines, stats.totals.dropped_lines), (1, 3), "{stats:?}");
+    assert_eq!(state(site), ["lock"]);
+    let reused = client.open(&spec).await.unwrap_err();
+    assert!(reused.fault().is_some_and(|fault| fault.kind == FaultKind::Busy), "{reused}");
+
+    disks.fuse.resume();
+    await_closed(victim.pid(), &["c1.out", "late.out"]).await;
+    assert_eq!(state(site), ["lock"]);
+    assert_eq!(disks.lines("c1"), ["stdout F one", "stdout F two"]);
+    // The task ends a moment after it has closed its files.
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while let Err(error) = client.open(&spec).await {
+        assert!(tokio::time::Instant::now() < deadline, "{error}");
+    }
+    output.out("new\n");
+    site.await_lines("c1", 1).await;
+    assert_eq!(client.finish("c1", Duration::ZERO).await.unwrap().lines, 1);
+    drop(victim);
+}
+
+#[tokio::test]
+async fn container_that_is_given_up_while_it_is_opened_leaves_no_file() {
+    let disks = Disks::new();
+    let site = &disks.site;
+    let victim = Victim::start(site);
+    await_hello(site).await;
+    let spec = disks.spec("c1");
+    let mut output = site.output(&spec);
+    output.out("lost\n");
+    disks.fuse.hang_at_creation();
+    assert_busy(site.client.open(&spec).await);
+    let given_up = site.client.abandon("c1").await.unwrap();
+    assert_eq!((given_up.dropped_lines, given_up.dropped_bytes), (1, 4));
+    assert!(has_open(victim.pid(), "c1.out"), "it hangs at another place");
+    disks.fuse.resume();
+    await_closed(victim.pid(), &["c1.out"]).await;
+    assert_eq!(state(site), ["lock"]);
+    drop(victim);
 }

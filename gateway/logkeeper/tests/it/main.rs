@@ -16,4 +16,5 @@ mod held;
 mod hung;
 mod kill;
 mod many;
+mod stopping;
 mod support;
