@@ -58,7 +58,7 @@ impl PredecessorCalls {
                 (last, since) = (Some(observation), Instant::now());
                 if observation.nothing_seen() != wait.quiet.is_some() {
                     wait.quiet = observation.nothing_seen().then_some(since);
-                    self.save_wait(id, wait).await?;
+                    self.save_wait(id, wait).await;
                 }
             }
             let durations = Durations {

@@ -3,7 +3,7 @@
 //! The process starts a new session, writes its pid file and then executes the program. So the pid file names
 //! the program before its first instruction, and a daemon that is killed right after the start does not lose
 //! track of it. The pid file is written under a lock, and not if it names a live process, so that two
-//! successive daemons start one program.
+//! successive daemons start one program. On a full disk it is overwritten in place.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -18,6 +18,9 @@ use switchyard_steps::{Step, reach};
 
 /// The exit status if the pid file names another process that runs. The program was not started.
 pub const ALREADY_RUNNING: u8 = 3;
+
+/// The most bytes of a pid file that are overwritten; it has one line of two numbers.
+const MOST_TEXT: usize = 64;
 
 /// Environment variables for the daemon alone, which children must not inherit: those of the service manager, and the
 /// name in its traces, which would be that of containerd too.
@@ -125,12 +128,32 @@ fn claim(path: &Path) -> Result<(), DetachError> {
     if let Some(process) = read_pid_file(path).filter(|process| *process != own && process.is_alive()) {
         return Err(DetachError::AlreadyRunning { path: path.to_owned(), process });
     }
+    // Without a file to overwrite, the first error is the one that helps.
+    replace(path, own).or_else(|error| overwrite(path, own).map_err(|_| error)).map_err(fail)
+}
+
+/// Puts a new pid file in place of the old one.
+fn replace(path: &Path, own: ProcessId) -> io::Result<()> {
     let new = path.with_extension("new");
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&new).map_err(fail)?;
-    writeln!(file, "{own}").map_err(fail)?;
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
+    if let Err(error) = writeln!(file, "{own}") {
+        // It would take an inode of the full disk.
+        let _ = fs::remove_file(&new);
+        return Err(error);
+    }
     reach(Step::PidDrafted);
-    fs::rename(&new, path).map_err(fail)?;
+    fs::rename(&new, path)?;
+    reach(Step::PidWritten);
+    Ok(())
+}
+
+/// Writes into the pid file that is there, which takes no space: with one write within one page, which a kill cannot
+/// tear. Blanks replace what is left of a longer text.
+fn overwrite(path: &Path, own: ProcessId) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(path)?;
+    let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX).clamp(1, MOST_TEXT);
+    let text = own.to_string();
+    file.write_all(format!("{text:<width$}\n", width = length - 1).as_bytes())?;
     reach(Step::PidWritten);
     Ok(())
 }
@@ -139,4 +162,25 @@ fn claim(path: &Path) -> Result<(), DetachError> {
 #[must_use]
 pub fn read_pid_file(path: &Path) -> Option<ProcessId> {
     fs::read_to_string(path).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pid_file_is_overwritten_where_no_new_one_can_be_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program.pid");
+        // As on a full disk, there is no draft: its name is taken.
+        fs::create_dir(path.with_extension("new")).unwrap();
+        assert!(matches!(claim(&path), Err(DetachError::File { .. })), "there is nothing to overwrite");
+        let own = i32::try_from(std::process::id()).ok().and_then(ProcessId::of).unwrap();
+        let ended = ProcessId { pid: own.pid, started: own.started + 1 };
+        for before in [format!("{ended}\n"), format!("{ended}                    \n"), "1 2\n".to_owned()] {
+            fs::write(&path, &before).unwrap();
+            claim(&path).unwrap();
+            assert_eq!(read_pid_file(&path), Some(own), "after {before:?}");
+        }
+    }
 }

@@ -194,7 +194,15 @@ async fn listen(config: &Config) -> Result<UnixListener, Error> {
         }
         _ => {}
     }
-    let listener = UnixListener::bind(new).map_err(Error::file("bind", new))?;
+    let listener = match UnixListener::bind(new) {
+        // The file system has no inode left: the stale socket has one.
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            std::fs::remove_file(socket).map_err(Error::file("remove", socket))?;
+            UnixListener::bind(new)
+        }
+        bound => bound,
+    };
+    let listener = listener.map_err(Error::file("bind", new))?;
     let permissions = std::fs::Permissions::from_mode(*socket_mode);
     std::fs::set_permissions(new, permissions).map_err(Error::file("set the mode of", new))?;
     if socket_uid.is_some() || socket_gid.is_some() {

@@ -64,7 +64,7 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
     ("backends/containerd/src/task/checkpoint/layer.rs", "write", Exemption::Step(CheckpointLayered)),
     ("backends/containerd/src/task/storage/stage.rs", "mount_source", Exemption::Step(TaskStaged)),
     ("backends/containerd/src/task/fifos.rs", "make_fifos", Exemption::Step(TaskFifos)),
-    ("backends/containerd/src/task/start.rs", "mark_started", Exemption::Step(TaskMarked)),
+    ("backends/containerd/src/task/start.rs", "reserve_mark", Exemption::Step(TaskUnstaged)),
     ("backends/containerd/src/task/update.rs", "write_limits_marker", Exemption::Step(TaskLimitsMarked)),
     ("backends/containerd/src/base/trees.rs", "set_aside", Harmless("to who wants it removed it is gone")),
     (

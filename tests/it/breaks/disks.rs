@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use switchyard_proto::cri::v1::{ContainerState, NamespaceMode, PodSandboxState, StatusRequest};
+use switchyard_proto::cri::v1::{ContainerState, Mount, NamespaceMode, PodSandboxState, StatusRequest};
 use switchyard_tests::cri::namespaces;
 use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::image::{busybox, random_layer};
@@ -358,6 +358,40 @@ fn daemon_starts_on_full_run_disk_with_a_warning() {
     assert_full(&refused("ExecSync", cri.exec(&id, &["true"], 5), &[Code::ResourceExhausted]));
     drop(filling);
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+    assert_eq!(pod.run_shell("echo more", |_| {}), "more");
+}
+
+/// As `/run` of a node is, when others fill it: its pid files, notes and sockets need no more space than they have.
+#[test]
+fn run_disk_without_space_holds_up_no_log_and_no_removal() {
+    let node = TestNode::start_with("", |root| root.small_disk(&root.run(), "size=40m"));
+    let cri = node.cri().with_timeout(SOON);
+    let pod = node.pod("full");
+    let dir = node.root().path().join(format!("host-{}", random_name()));
+    fs::create_dir(&dir).expect("the root can be written");
+    let script = "until [ -e /host/go ]; do sleep 0.02; done; n=0; \
+                  while [ $n -lt 10000 ]; do n=$((n+1)); echo \"line $n of $(printf %080d 0)\"; done; echo whole; exec sleep 1000";
+    let id = pod.start_shell_with("main", script, |config| {
+        config.mounts = vec![Mount {
+            host_path: dir.to_str().expect("the path is ASCII").to_owned(),
+            container_path: "/host".to_owned(),
+            ..Default::default()
+        }];
+    });
+    let removed = pod.start_shell("removed", "exec sleep 1000");
+    let filling = FilledDisk::bytes(&node.root().run());
+    let killed = node.kill_managed("logkeeper");
+    let is_back = || node.root().managed("logkeeper").is_some_and(|pid| pid != killed);
+    assert!(eventually(LIMIT, is_back), "{}", node.daemon().tail());
+    filling.refill();
+    fs::write(dir.join("go"), "").expect("the root can be written");
+    let lines = pod.wait_log("main", |lines| lines.iter().any(|line| line.ends_with(" whole")));
+    assert_eq!(lines.len(), 10_001);
+    cri.stop(&removed, 0).expect("it can be stopped");
+    retry("RemoveContainer", || cri.remove(&removed));
+    assert_eq!(cri.status(&id).expect("it has a status").state(), ContainerState::ContainerRunning);
+    drop(filling);
+    assert_recovers(&node);
     assert_eq!(pod.run_shell("echo more", |_| {}), "more");
 }
 

@@ -35,10 +35,11 @@ impl Cleanup for CgroupCleanup {
 impl Cgroups {
     /// Removes what a runtime has not removed of an object's cgroup. It should be empty by now; one that is
     /// not is logged, recorded in a file and removed later by the cleanup queue, with those of `above`, the
-    /// parents that were created for the same sandbox, that are empty then. Idempotent.
+    /// parents that were created for the same sandbox, that are empty then. If the file cannot be written, as on a full
+    /// disk, the object is removed all the same, which may free space, and the file is written later. Idempotent.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If the file of an earlier call cannot be removed.
     pub(crate) async fn remove_cgroup(
         &self,
         id: &str,
@@ -48,16 +49,32 @@ impl Cgroups {
         let Some(group) = group else { return Ok(()) };
         let Err(error) = self.remove_group(&group).await else { return self.forget_busy_cgroup(id).await };
         let left = BusyCgroup { group, above };
-        let dir = self.context.layout.busy_cgroups();
-        create_private_dir(&dir).await?;
-        let path = busy_file(&dir, id);
-        let text = left.text(&self.context.boot);
-        tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))?;
-        reach(Step::GroupNoted);
+        if let Err(error) = self.write_busy_file(id, &left).await {
+            tracing::warn!(
+                id,
+                error = error.report(),
+                "cannot record a cgroup that is still in use: this is tried again until it is removed"
+            );
+        }
         if self.busy.note(id, left) {
             tracing::warn!(id, error = error.report(), "a cgroup is still in use: it is removed later");
             self.cleanup.enqueue(self.cgroup_cleanup(id));
         }
+        Ok(())
+    }
+
+    /// Records a busy cgroup for the next daemon.
+    async fn write_busy_file(&self, id: &str, left: &BusyCgroup) -> Result<()> {
+        let dir = self.context.layout.busy_cgroups();
+        create_private_dir(&dir).await?;
+        let path = busy_file(&dir, id);
+        let text = left.text(&self.context.boot);
+        if let Err(fault) = tokio::fs::write(&path, text).await {
+            // A part of it names no cgroup.
+            let _ = tokio::fs::remove_file(&path).await;
+            return Err(io_error("write", &path, fault));
+        }
+        reach(Step::GroupNoted);
         Ok(())
     }
 
@@ -95,9 +112,14 @@ impl Cgroups {
     /// # Errors
     /// `Unavailable` if an object of this id may have a process in it.
     async fn remove_busy_cgroup(&self, id: &str) -> Result<()> {
-        let Some(BusyCgroup { group, above }) = self.busy.by_id().get(id).cloned() else {
+        let Some(left) = self.busy.by_id().get(id).cloned() else {
             return Ok(());
         };
+        if !busy_file(&self.context.layout.busy_cgroups(), id).exists() {
+            // There may be space by now.
+            let _ = self.write_busy_file(id, &left).await;
+        }
+        let BusyCgroup { group, above } = left;
         if self.live.may_have_process(id) {
             return Err(Error::unavailable(format!("remove cgroup {group}: {id} may still have a process")));
         }

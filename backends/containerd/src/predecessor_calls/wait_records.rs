@@ -37,6 +37,9 @@ struct WaitRecord<'a> {
 
 impl PredecessorCalls {
     /// Loads the wait for the predecessor call about a container, or begins one now and saves it.
+    ///
+    /// # Errors
+    /// A record is there and cannot be read.
     pub(crate) async fn load_or_begin_wait(&self, id: &str) -> Result<PredecessorWait> {
         let clock = monotonic_now();
         let now = Instant::now();
@@ -52,12 +55,23 @@ impl PredecessorCalls {
             return Ok(wait);
         }
         let wait = PredecessorWait { began: now, quiet: None };
-        self.save_wait(id, wait).await?;
+        self.save_wait(id, wait).await;
         Ok(wait)
     }
 
-    /// Saves a wait.
-    pub(crate) async fn save_wait(&self, id: &str, wait: PredecessorWait) -> Result<()> {
+    /// Saves a wait, if that is possible. The removal of a container waits too, and a full disk must not prevent it; without
+    /// a record the next daemon begins the wait anew.
+    pub(crate) async fn save_wait(&self, id: &str, wait: PredecessorWait) {
+        if let Err(error) = self.write_wait(id, wait).await {
+            tracing::warn!(
+                id,
+                error = error.report(),
+                "cannot record the wait for a predecessor's call: it begins anew if this daemon ends"
+            );
+        }
+    }
+
+    async fn write_wait(&self, id: &str, wait: PredecessorWait) -> Result<()> {
         let path = self.context.layout.waits().join(id);
         let text = WaitRecord::from_wait(wait, &self.context.boot, monotonic_now()).text();
         create_private_dir(&self.context.layout.waits()).await?;

@@ -1,6 +1,7 @@
 //! The start of a task.
 
 use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -26,6 +27,9 @@ use crate::task::fifos::make_fifos;
 
 /// How often a creation is retried because the shim of the pod exited meanwhile.
 const CREATE_RETRIES: u32 = 3;
+
+/// The length of the mark of a start, in bytes.
+const MARK_LEN: usize = 64;
 
 /// The destination of output that is discarded.
 const DEV_NULL: &str = "/dev/null";
@@ -119,6 +123,7 @@ impl Tasks {
         // If the target still runs, it had the pid all the time, so its namespace is the one that was joined.
         self.check_target(entry)?;
         step("unstage_mounts", self.storage.unstage(entry)).await?;
+        step("reserve_record", reserve_mark(entry)).await?;
         self.context.faults.reach(Step::TaskUnstaged)?;
         self.task_cgroups.watch_oom(entry);
         // Taken before the call, so that the exit of a task that exits at once is not earlier than its start.
@@ -282,9 +287,34 @@ async fn note_failure(entry: &TaskEntry, exit: &Exit) {
     }
 }
 
-/// Writes the time and the pid of a start to a file, for recovery.
+/// Takes the space for [`mark_started`], before the program runs: otherwise a disk that is full by then would end a
+/// program that has begun. A blank mark is none.
+async fn reserve_mark(entry: &TaskEntry) -> Result<()> {
+    let path = entry.dirs.started();
+    tokio::fs::write(&path, [b' '; MARK_LEN]).await.map_err(|fault| io_error("write", &path, fault))
+}
+
+/// Writes the time and the pid of a start to a file, for recovery. Needs no space if the file has been reserved.
 pub(crate) async fn mark_started(entry: &TaskEntry, started: Started) -> Result<()> {
     let path = entry.dirs.started();
     let text = format!("{} {}", to_ns(started.at), started.pid);
-    tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))
+    blocking(move || {
+        let mut options = File::options();
+        let opened = options.write(true).create(true).truncate(false).open(&path);
+        // One write within one page, which a kill cannot tear.
+        opened
+            .and_then(|mut file| file.write_all(format!("{text:<MARK_LEN$}").as_bytes()))
+            .map_err(|fault| io_error("write", &path, fault))
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longest_mark_has_room_in_what_is_reserved() {
+        assert!(format!("{} {}", u64::MAX, u32::MAX).len() <= MARK_LEN);
+    }
 }

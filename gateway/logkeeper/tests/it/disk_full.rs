@@ -1,20 +1,21 @@
 //! On a full disk, lines are dropped, counted and reported, and the container never blocks.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use crate::support::{PATIENCE, Site, log, parse};
+use crate::kill::{Victim, await_hello};
+use crate::support::{PATIENCE, Site, log, parse, texts};
 
 /// A small file system that is unmounted on drop.
-struct SmallDisk(PathBuf);
+pub(crate) struct SmallDisk(pub(crate) PathBuf);
 
 impl SmallDisk {
-    fn mount(path: PathBuf) -> Self {
+    pub(crate) fn mount(path: PathBuf, options: &str) -> Self {
         fs::create_dir_all(&path).unwrap();
-        mount(Some("tmpfs"), &path, Some("tmpfs"), MsFlags::empty(), Some("size=64k"))
+        mount(Some("tmpfs"), &path, Some("tmpfs"), MsFlags::empty(), Some(options))
             .expect("mounting a tmpfs needs root with CAP_SYS_ADMIN");
         Self(path)
     }
@@ -32,7 +33,7 @@ impl Drop for SmallDisk {
 async fn check_full_disk(state_too: bool) {
     const LINES: usize = 50_000;
     let mut site = Site::new();
-    let disk = SmallDisk::mount(site.dir.path().join("disk"));
+    let disk = SmallDisk::mount(site.dir.path().join("disk"), "size=64k");
     if state_too {
         site.config.state_dir = disk.0.join("state");
     }
@@ -104,4 +105,43 @@ async fn full_log_disk_does_not_block_and_loss_is_reported() {
 #[tokio::test]
 async fn full_state_directory_does_not_block() {
     check_full_disk(true).await;
+}
+
+/// Uses up the bytes, and then the inodes, of a small file system.
+fn fill(dir: &Path) {
+    let mut file = fs::File::create(dir.join("filling")).unwrap();
+    let mut size = 1 << 16;
+    while size > 0 {
+        if std::io::Write::write_all(&mut file, &vec![1; size]).is_err() {
+            size /= 2;
+        }
+    }
+    let mut number = 0;
+    while fs::File::create(dir.join(format!("filling{number}"))).is_ok() {
+        number += 1;
+    }
+}
+
+#[tokio::test]
+async fn killed_logkeeper_comes_back_on_a_full_run_directory() {
+    let site = Site::new();
+    let logs = tempfile::tempdir().unwrap();
+    let run = SmallDisk::mount(site.dir.path().to_path_buf(), "size=1m,nr_inodes=64");
+    let mut victim = Victim::start(&site);
+    await_hello(&site).await;
+    let mut spec = site.spec("c1");
+    spec.log = Some(logs.path().join("0.log"));
+    let mut output = site.output(&spec);
+    site.client.open(&spec).await.unwrap();
+    output.out("one\n");
+    site.await_lines("c1", 1).await;
+    fill(&run.0);
+    victim.kill();
+    output.out("two\n");
+    let _next = Victim::start(&site);
+    await_hello(&site).await;
+    output.out("three\n");
+    site.await_lines("c1", 3).await;
+    assert_eq!(site.client.finish("c1", Duration::ZERO).await.unwrap().dropped_lines, 0);
+    assert_eq!(texts(log(&spec)), ["stdout F one", "stdout F two", "stdout F three"]);
 }

@@ -40,7 +40,7 @@ impl Victim {
         self.0.try_wait().unwrap().is_some()
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
