@@ -19,6 +19,7 @@ use crate::journal::{BATCH, Journal, Received};
 use crate::protocol::{Counters, LogSpec};
 use crate::start::Progress;
 use crate::state_dir::StateDir;
+use crate::window_budget::WindowBudget;
 
 /// After this many consecutive batches of one stream, other tasks run.
 const BATCHES_PER_TURN: u32 = 4;
@@ -34,6 +35,7 @@ pub(crate) const LAST_DRAIN: usize = 1024 * 1024;
 pub(crate) struct Shared {
     pub(crate) state: StateDir,
     pub(crate) budget: Arc<PipeBudget>,
+    pub(crate) windows: Arc<WindowBudget>,
 }
 
 /// A request to a container's task.
@@ -77,8 +79,8 @@ struct Finishing {
 enum Wake {
     Command(Option<Command>),
     Ready(Stream, io::Result<()>),
-    /// The last client that was attached to a stream has disconnected.
-    Unfollowed(Stream),
+    /// Output that was kept for attached clients may be released.
+    Releasable,
     Deadline,
     /// The container was given up.
     Abandoned,
@@ -114,7 +116,7 @@ impl Container {
         let _call = fs_thread.call();
         let fifos = open_fifos(spec)?;
         reach(Step::FifosOpened);
-        let made = Journal::create(&shared.state.paths(&spec.id), spec)
+        let made = Journal::create(&shared.state.paths(&spec.id), spec, &shared.windows)
             .and_then(|journal| shared.state.write(spec).map(|()| journal));
         match made {
             Ok(journal) => Ok(Self::new(spec, fifos, journal, shared, fs_thread, counters)),
@@ -135,7 +137,7 @@ impl Container {
     ) -> io::Result<Option<Self>> {
         let _call = fs_thread.call();
         let paths = shared.state.paths(&spec.id);
-        let mut journal = Journal::recover(&paths, spec, &mut lock(&fs_thread.scratch))?;
+        let mut journal = Journal::recover(&paths, spec, &shared.windows, &mut lock(&fs_thread.scratch))?;
         let mut fifos = [None, None];
         for (fifo, path) in fifos.iter_mut().zip([&spec.stdout, &spec.stderr]) {
             let Some(path) = path else { continue };
@@ -185,7 +187,7 @@ impl Container {
                     // The receiver may be gone.
                     drop(done.send(self.journal.follow(stream, from, &self.fs_thread, place)));
                 }
-                Wake::Unfollowed(stream) => self.journal.release_unfollowed(stream),
+                Wake::Releasable => self.journal.release_unneeded(),
                 Wake::Command(Some(Command::Reopen(done))) => self.reopen(done),
                 Wake::Command(Some(Command::Finish { drain, done })) => {
                     self.begin_finish(drain, done, progress)
@@ -223,7 +225,7 @@ impl Container {
             command = commands.recv() => Wake::Command(command),
             result = ready(Stream::Stdout) => Wake::Ready(Stream::Stdout, result),
             result = ready(Stream::Stderr) => Wake::Ready(Stream::Stderr, result),
-            stream = self.journal.wait_unfollowed() => Wake::Unfollowed(stream),
+            () = self.journal.wait_releasable() => Wake::Releasable,
             // It fails only without a sender, which the caller's progress is.
             _ = abandoned.changed() => Wake::Abandoned,
             () = deadline => Wake::Deadline,

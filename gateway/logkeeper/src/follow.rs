@@ -1,10 +1,11 @@
 //! Attached clients: each reads a container's output from the spool at its own pace, and nothing waits for
 //! any of them.
 //!
-//! While a stream is followed, its last [`WINDOW`] bytes stay in the spool after they are logged, however
-//! many clients there are. A client that falls further behind misses what it has not read, and continues with
-//! the most recent output: neither the container nor the log waits, and the log is complete. Disconnecting
-//! such a client instead would end the standard input of a container with `stdin_once`.
+//! While a stream is followed, what its slowest client has not read stays in the spool after it is logged, up to some
+//! MiB, and as far as the budget of all streams permits ([`crate::window_budget`]). A client that falls further behind
+//! misses what it has not read, and continues with the most recent output: neither the container nor the log waits,
+//! and the log is complete. Disconnecting such a client instead would end the standard input of a container with
+//! `stdin_once`.
 //!
 //! A client is served on the thread of its container. Its task does not yield between checking how far it may
 //! read and reading, so the range that is being read is not released meanwhile.
@@ -12,26 +13,24 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::sendfile::sendfile;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::fs_thread::FsThread;
-use crate::spool::Spool;
-
-/// How far a client may fall behind, in bytes. This is also the most memory that a followed stream takes
-/// beyond that of an unfollowed one.
-pub(crate) const WINDOW: u64 = 8 << 20;
+use crate::spool::{BUSY_SLACK, Spool};
+use crate::window_budget::{Window, WindowBudget};
 
 /// How many bytes of the most recent output a client gets after it has fallen too far behind.
-const RECENT: u64 = 64 << 10;
+pub(crate) const RECENT: u64 = 64 << 10;
 
 /// The most bytes that are sent to a client before other tasks run.
 const CHUNK: usize = 256 * 1024;
@@ -40,10 +39,12 @@ const CHUNK: usize = 256 * 1024;
 const LINGER: Duration = Duration::from_secs(30);
 
 /// The range of a stream that can be read.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Readable {
     floor: u64,
     end: u64,
+    /// How many bytes were logged without the spool, which had no room for them.
+    unshown: u64,
 }
 
 /// The followers of one stream, as the container's task sees them. Dropping it tells them that the output has
@@ -51,7 +52,14 @@ struct Readable {
 #[derive(Debug)]
 pub(crate) struct Feed {
     readable: watch::Sender<Readable>,
-    followed: bool,
+    budget: Arc<WindowBudget>,
+    /// While the stream is followed.
+    window: Option<Window>,
+    /// The offsets of the clients.
+    offsets: Vec<Weak<AtomicU64>>,
+    /// Notified when a client has caught up that was far behind.
+    caught_up: Arc<Notify>,
+    unshown: u64,
 }
 
 /// One client that follows a stream.
@@ -59,22 +67,36 @@ pub(crate) struct Feed {
 pub(crate) struct Follower {
     spool: File,
     readable: watch::Receiver<Readable>,
-    offset: u64,
+    offset: Arc<AtomicU64>,
+    caught_up: Arc<Notify>,
+    /// Whether it was far behind since it had last caught up.
+    was_behind: bool,
+    /// How many bytes it was not sent, and how many of the stream it knows to be unshown.
     missed: u64,
+    unshown: u64,
     fs_thread: Arc<FsThread>,
     _permit: OwnedSemaphorePermit,
 }
 
 // === impl Feed ===
 
-impl Default for Feed {
-    fn default() -> Self {
-        Self { readable: watch::Sender::new(Readable::default()), followed: false }
-    }
-}
-
 impl Feed {
+    /// A stream that nobody follows.
+    pub(crate) fn new(budget: &Arc<WindowBudget>) -> Self {
+        Self {
+            readable: watch::Sender::new(Readable::default()),
+            budget: Arc::clone(budget),
+            window: None,
+            offsets: Vec::new(),
+            caught_up: Arc::default(),
+            unshown: 0,
+        }
+    }
+
     /// A client that reads from now on, or from the offset `from` if that is still in the spool.
+    ///
+    /// # Errors
+    /// The spool has no further descriptor. `QuotaExceeded` if there is no window left for the stream.
     pub(crate) fn follow(
         &mut self,
         spool: &Spool,
@@ -82,42 +104,94 @@ impl Feed {
         fs_thread: &Arc<FsThread>,
         place: OwnedSemaphorePermit,
     ) -> io::Result<Follower> {
+        let reader = spool.reader()?;
+        if self.window.is_none() {
+            let window = self.budget.window().ok_or_else(|| {
+                let why = "the state directory's file system has no room for the output of more streams";
+                io::Error::new(io::ErrorKind::QuotaExceeded, why)
+            })?;
+            self.window = Some(window);
+        }
         let at = from.unwrap_or(spool.end()).clamp(spool.floor(), spool.end());
+        let offset = Arc::new(AtomicU64::new(at));
+        self.offsets.retain(|offset| offset.strong_count() > 0);
+        self.offsets.push(Arc::downgrade(&offset));
         let follower = Follower {
-            spool: spool.reader()?,
+            spool: reader,
             readable: self.readable.subscribe(),
-            offset: at,
+            offset,
+            caught_up: Arc::clone(&self.caught_up),
+            was_behind: false,
             missed: 0,
+            unshown: self.unshown,
             fs_thread: Arc::clone(fs_thread),
             _permit: place,
         };
-        self.followed = true;
         self.publish(spool);
         Ok(follower)
     }
 
-    /// Whether any client follows.
-    pub(crate) fn is_followed(&self) -> bool {
-        self.readable.receiver_count() > 0
+    /// Fits the window to the slowest client, and returns how many logged bytes are to be kept, and how many more than
+    /// these may be; `None` if nobody follows the stream.
+    pub(crate) fn fit_window(&mut self, spool: &Spool) -> Option<(u64, u64)> {
+        if self.readable.receiver_count() == 0 {
+            return None;
+        }
+        let behind = self.behind(spool);
+        self.window.as_mut().map(|window| window.fit(behind))
+    }
+
+    /// Returns what the window does not need; after the spool's space was released.
+    pub(crate) fn shrink_window(&mut self, spool: &Spool) {
+        let behind = self.behind(spool);
+        if let Some(window) = &mut self.window {
+            window.shrink(behind);
+        }
+    }
+
+    /// How far the slowest client is behind. One that has missed output does not count: it goes on with the most recent
+    /// one, which is kept anyway.
+    fn behind(&self, spool: &Spool) -> u64 {
+        let offsets = self.offsets.iter().filter_map(Weak::upgrade);
+        let offsets = offsets.map(|offset| offset.load(Ordering::Relaxed));
+        let slowest = offsets.filter(|offset| *offset >= spool.floor()).min();
+        slowest.map_or(0, |offset| spool.end().saturating_sub(offset))
+    }
+
+    /// Counts bytes that were logged without the spool.
+    pub(crate) fn note_unshown(&mut self, len: usize) {
+        self.unshown = self.unshown.saturating_add(len as u64);
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn unshown(&self) -> u64 {
+        self.unshown
     }
 
     /// Publishes the range that can be read.
     pub(crate) fn publish(&self, spool: &Spool) {
-        self.readable.send_replace(Readable { floor: spool.floor(), end: spool.end() });
+        let now = Readable { floor: spool.floor(), end: spool.end(), unshown: self.unshown };
+        self.readable.send_if_modified(|readable| std::mem::replace(readable, now) != now);
     }
 
-    /// Returns when the last follower is gone; never if there was none since [`Feed::forget`]. Cancel-safe.
-    pub(crate) async fn wait_unfollowed(&self) {
-        if self.followed {
-            self.readable.closed().await;
-        } else {
-            std::future::pending().await
+    /// Returns when a client has caught up that was far behind, and when the last follower is gone, unless that was
+    /// told already by [`Feed::forget_gone`]. Cancel-safe.
+    pub(crate) async fn wait_releasable(&self) {
+        if self.window.is_none() {
+            return std::future::pending().await;
+        }
+        tokio::select! {
+            () = self.readable.closed() => {}
+            () = self.caught_up.notified() => {}
         }
     }
 
-    /// Resets the memory that the stream was followed, unless it is followed now.
-    pub(crate) fn forget(&mut self) {
-        self.followed = self.is_followed();
+    /// Forgets the clients that are gone, and the window if nobody follows the stream any more.
+    pub(crate) fn forget_gone(&mut self) {
+        self.offsets.retain(|offset| offset.strong_count() > 0);
+        if self.readable.receiver_count() == 0 {
+            self.window = None;
+        }
     }
 }
 
@@ -125,8 +199,12 @@ impl Feed {
 
 impl Follower {
     /// The offset of the next byte.
-    pub(crate) const fn offset(&self) -> u64 {
-        self.offset
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset.load(Ordering::Relaxed)
+    }
+
+    fn set_offset(&self, offset: u64) {
+        self.offset.store(offset, Ordering::Relaxed);
     }
 
     /// Sends the stream to a client until its end, or until the client disconnects. Cancel-safe: dropping the
@@ -145,8 +223,14 @@ impl Follower {
 
     async fn copy_to_client(mut self, client: UnixStream) {
         loop {
-            let caught_up = self.offset >= self.readable.borrow_and_update().end;
-            if caught_up {
+            let readable = *self.readable.borrow_and_update();
+            self.note_unshown(readable.unshown);
+            let behind = readable.end.saturating_sub(self.offset());
+            self.was_behind |= behind > BUSY_SLACK;
+            if behind == 0 {
+                if std::mem::take(&mut self.was_behind) {
+                    self.caught_up.notify_one();
+                }
                 tokio::select! {
                     changed = self.readable.changed() => if changed.is_err() {
                         return;
@@ -171,17 +255,19 @@ impl Follower {
 
     /// Sends the available bytes, as far as the client accepts them now.
     fn send_available(&mut self, client: &UnixStream) -> io::Result<()> {
-        let Readable { floor, end } = *self.readable.borrow();
-        if self.offset < floor {
+        let Readable { floor, end, unshown: _ } = *self.readable.borrow();
+        if self.offset() < floor {
             self.skip_ahead(end);
         }
-        let rest = usize::try_from(end - self.offset).unwrap_or(usize::MAX).min(CHUNK);
-        let mut offset = i64::try_from(self.offset).map_err(io::Error::other)?;
+        let rest = usize::try_from(end - self.offset()).unwrap_or(usize::MAX).min(CHUNK);
+        let mut offset = i64::try_from(self.offset()).map_err(io::Error::other)?;
         let sent = client.try_io(Interest::WRITABLE, || {
             Ok(sendfile(client.as_fd(), self.spool.as_fd(), Some(&mut offset), rest)?)
         });
         match sent {
-            Ok(sent) => self.offset += u64::try_from(sent).map_err(io::Error::other)?,
+            Ok(sent) => {
+                self.set_offset(self.offset() + u64::try_from(sent).map_err(io::Error::other)?);
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if error.raw_os_error() == Some(Errno::EINTR as i32) => {}
             Err(error) => return Err(error),
@@ -194,9 +280,19 @@ impl Follower {
         if self.missed == 0 {
             tracing::warn!("an attached client reads too slowly and misses output");
         }
-        let on = end.saturating_sub(RECENT).max(self.offset);
-        self.missed += on - self.offset;
-        self.offset = on;
+        let on = end.saturating_sub(RECENT).max(self.offset());
+        self.missed += on - self.offset();
+        self.set_offset(on);
+    }
+
+    /// Counts output that never was in the spool as missed.
+    fn note_unshown(&mut self, unshown: u64) {
+        let more = unshown.saturating_sub(self.unshown);
+        if more > 0 && self.missed == 0 {
+            tracing::warn!("an attached client misses output, which is logged without the full spool");
+        }
+        self.missed += more;
+        self.unshown = unshown;
     }
 }
 

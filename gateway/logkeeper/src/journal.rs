@@ -22,7 +22,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use switchyard_steps::{Step, reach};
 
 use crate::clock::Clock;
-use crate::follow::{Feed, Follower, WINDOW};
+use crate::follow::{Feed, Follower};
 use crate::format::{self, Header, Stream, Tag};
 use crate::fs_thread::FsThread;
 use crate::position::PositionFile;
@@ -30,6 +30,7 @@ use crate::protocol::{Counters, LogSpec};
 use crate::sink::{Batch, Sink};
 use crate::spool::{BUSY_SLACK, PAGE, Spool};
 use crate::state_dir::EntryPaths;
+use crate::window_budget::WindowBudget;
 
 /// The most bytes that are read from a FIFO before other streams are served.
 pub(crate) const BATCH: usize = 64 * 1024;
@@ -102,7 +103,11 @@ impl Scratch {
 
 impl Journal {
     /// Creates the files of a new container; they have no meaning until its entry is written.
-    pub(crate) fn create(paths: &EntryPaths, spec: &LogSpec) -> io::Result<Self> {
+    pub(crate) fn create(
+        paths: &EntryPaths,
+        spec: &LogSpec,
+        windows: &Arc<WindowBudget>,
+    ) -> io::Result<Self> {
         let sink = Sink::create(spec.log.as_deref())?;
         reach(Step::LogMade);
         let position = PositionFile::create(&paths.position)?;
@@ -113,12 +118,17 @@ impl Journal {
             spools[stream.index()] = Some(Spool::create(&paths.spools[stream.index()])?);
             reach(Step::SpoolMade);
         }
-        let feeds = <[Feed; 2]>::default();
+        let feeds = [Feed::new(windows), Feed::new(windows)];
         Ok(Self { spools, sink, position, max_line: max_line(spec), feeds, resumable: None, warned: false })
     }
 
     /// Recovers a container of an earlier logkeeper, and logs what is in its spools.
-    pub(crate) fn recover(paths: &EntryPaths, spec: &LogSpec, scratch: &mut Scratch) -> io::Result<Self> {
+    pub(crate) fn recover(
+        paths: &EntryPaths,
+        spec: &LogSpec,
+        windows: &Arc<WindowBudget>,
+        scratch: &mut Scratch,
+    ) -> io::Result<Self> {
         let (position, record) = match PositionFile::open(&paths.position) {
             Ok(opened) => opened,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -141,13 +151,15 @@ impl Journal {
             );
             Sink::recover(spec.log.as_deref(), crate::position::Position::default())
         };
-        let feeds = <[Feed; 2]>::default();
+        let feeds = [Feed::new(windows), Feed::new(windows)];
         let resumable = Some(Instant::now() + RESUME);
         let mut journal =
             Self { spools, sink, position, max_line: max_line(spec), feeds, resumable, warned: false };
         journal.store_position();
         for stream in streams(spec) {
             journal.log_spooled(stream, false, scratch);
+            // The previous logkeeper may have kept more, for a client that was far behind.
+            journal.release(stream, PAGE);
         }
         Ok(journal)
     }
@@ -174,7 +186,6 @@ impl Journal {
                 reach(Step::OutputSpooled);
                 self.log_spooled(stream, false, scratch);
                 self.release(stream, BUSY_SLACK);
-                self.publish(stream);
                 Ok(Received::Bytes(len))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -284,8 +295,12 @@ impl Journal {
             );
             rest = &rest[written.used..];
         }
-        self.warn_once(cause, "cannot write the spool; output is logged without it");
+        self.warn_once(
+            cause,
+            "cannot write the spool; output is logged without it, and attached clients miss it",
+        );
         self.store_position();
+        self.feeds[stream.index()].note_unshown(len);
         self.release(stream, PAGE);
         Ok(Received::Bytes(len))
     }
@@ -313,7 +328,8 @@ impl Journal {
     /// Attaches a client to a stream; `None` if the container has no such stream.
     ///
     /// # Errors
-    /// No file descriptor is available.
+    /// No file descriptor is available. `QuotaExceeded` if as many streams are followed as the state directory's file
+    /// system has room for.
     pub(crate) fn follow(
         &mut self,
         stream: Stream,
@@ -325,41 +341,48 @@ impl Journal {
         self.feeds[stream.index()].follow(spool, from, fs_thread, place).map(Some)
     }
 
-    /// Returns the stream whose last client has disconnected. Cancel-safe.
-    pub(crate) async fn wait_unfollowed(&self) -> Stream {
+    /// Returns when less output has to be kept for clients than before: one has disconnected or caught up, or none has
+    /// come back in time after a restart. Cancel-safe.
+    pub(crate) async fn wait_releasable(&self) {
+        let resume_over = async {
+            match self.resumable {
+                Some(until) => tokio::time::sleep_until(until.into()).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            () = self.feeds[Stream::Stdout.index()].wait_unfollowed() => Stream::Stdout,
-            () = self.feeds[Stream::Stderr.index()].wait_unfollowed() => Stream::Stderr,
+            () = self.feeds[Stream::Stdout.index()].wait_releasable() => {}
+            () = self.feeds[Stream::Stderr.index()].wait_releasable() => {}
+            () = resume_over => {}
         }
     }
 
-    /// Releases the output that was kept for clients that are gone.
-    pub(crate) fn release_unfollowed(&mut self, stream: Stream) {
-        self.feeds[stream.index()].forget();
-        self.release(stream, PAGE);
+    /// Releases the output that does not have to be kept for clients any more.
+    pub(crate) fn release_unneeded(&mut self) {
+        for stream in Stream::ALL {
+            self.feeds[stream.index()].forget_gone();
+            self.release(stream, PAGE);
+        }
     }
 
-    /// Releases the space of logged output, except for what clients may still have to read.
+    /// Releases the space of logged output, except for what clients may still have to read, and tells them how far they
+    /// may read.
     fn release(&mut self, stream: Stream, slack: u64) {
         if self.resumable.is_some_and(|until| Instant::now() >= until) {
             self.resumable = None;
         }
-        let keep = match self.resumable {
-            _ if self.feeds[stream.index()].is_followed() => WINDOW,
-            Some(_) => BUSY_SLACK,
-            None => 0,
+        let Some(spool) = &mut self.spools[stream.index()] else { return };
+        let feed = &mut self.feeds[stream.index()];
+        let (keep, slack) = match feed.fit_window(spool) {
+            Some(window) => window,
+            None if self.resumable.is_some() => (BUSY_SLACK, BUSY_SLACK),
+            None => (0, slack),
         };
-        let slack = if keep > 0 { BUSY_SLACK } else { slack };
-        if let Some(Err(error)) = self.spools[stream.index()].as_mut().map(|spool| spool.release(keep, slack))
-        {
+        let released = spool.release(keep, slack);
+        feed.shrink_window(spool);
+        feed.publish(spool);
+        if let Err(error) = released {
             self.warn_once(&error, "cannot release spool space");
-        }
-    }
-
-    /// Tells the attached clients how far they may read.
-    fn publish(&self, stream: Stream) {
-        if let Some(spool) = &self.spools[stream.index()] {
-            self.feeds[stream.index()].publish(spool);
         }
     }
 

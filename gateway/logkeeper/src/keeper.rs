@@ -27,6 +27,7 @@ use crate::protocol::{
 };
 use crate::start::{ContainerHandle, Origin, run_container};
 use crate::state_dir::{StateDir, StateLock};
+use crate::window_budget::WindowBudget;
 
 /// How many clients may be attached at once; each takes two file descriptors.
 const FOLLOWERS: usize = 512;
@@ -88,7 +89,11 @@ impl Keeper {
         let (state, state_lock) = StateDir::open(state_dir)?;
         let specs = state.load()?;
         let mut table = Table {
-            shared: Arc::new(Shared { state, budget: PipeBudget::from_system() }),
+            shared: Arc::new(Shared {
+                windows: WindowBudget::of(state_dir),
+                state,
+                budget: PipeBudget::from_system(),
+            }),
             fs_threads: Arc::default(),
             live: BTreeMap::new(),
             abandoned: BTreeMap::new(),
@@ -187,6 +192,9 @@ impl Keeper {
             Some(Ok(None)) => {
                 let why = format!("container {id} has no stream {}", stream.as_str());
                 Err(Fault::new(FaultKind::InvalidArgument, why))
+            }
+            Some(Err(error)) if error.kind() == io::ErrorKind::QuotaExceeded => {
+                Err(Fault::new(FaultKind::Busy, format!("cannot attach to container {id}: {error}")))
             }
             Some(Err(error)) => Err(io_fault("attach to", id, &error)),
             None => Err(unknown(id)),

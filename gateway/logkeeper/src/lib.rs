@@ -25,7 +25,7 @@
 //! - A container never waits for a full disk: lines that cannot be written are dropped, counted, and reported
 //!   in the log. If the state directory is full, output is logged without the spool.
 //! - Attached clients read from the spool, each at its own pace; nothing waits for a slow one
-//!   ([`LiveOutput`]).
+//!   ([`LiveOutput`]), and together they keep no more of the state directory than their budget.
 //! - A request that was refused has no effect later, apart from a finish.
 //! - A socket that the daemon hands over stays open for a while after the daemon was killed; no data passes
 //!   through the logkeeper.
@@ -66,6 +66,7 @@ mod socket_holder;
 mod spool;
 mod start;
 mod state_dir;
+mod window_budget;
 mod wire;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};

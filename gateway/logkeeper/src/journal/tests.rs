@@ -17,6 +17,7 @@ struct Setup {
     paths: EntryPaths,
     spec: LogSpec,
     fifos: [File; 2],
+    windows: Arc<WindowBudget>,
     scratch: Scratch,
 }
 
@@ -43,15 +44,16 @@ impl Setup {
             max_line: 16,
         };
         let paths = StateDir::open(dir.path()).unwrap().0.paths("c1");
-        Self { dir, paths, spec, fifos, scratch: Scratch::new() }
+        let windows = WindowBudget::of(dir.path());
+        Self { dir, paths, spec, fifos, windows, scratch: Scratch::new() }
     }
 
     fn create(&self) -> Journal {
-        Journal::create(&self.paths, &self.spec).unwrap()
+        Journal::create(&self.paths, &self.spec, &self.windows).unwrap()
     }
 
     fn recover(&mut self) -> Journal {
-        Journal::recover(&self.paths, &self.spec, &mut self.scratch).unwrap()
+        Journal::recover(&self.paths, &self.spec, &self.windows, &mut self.scratch).unwrap()
     }
 
     fn write(&mut self, stream: Stream, text: &str) {
@@ -227,5 +229,7 @@ fn output_is_logged_without_its_spool_when_that_cannot_be_written() {
     setup.write(Stream::Stdout, "ld\nnext\nunfinished");
     setup.receive(&mut journal, Stream::Stdout);
     assert_eq!(setup.log(), "stdout F held\nstdout F next\nstdout P unfinished\n");
+    // Attached clients have got what is in the spool, and are told of the rest.
+    assert_eq!(journal.feeds[0].unshown(), "ld\nnext\nunfinished".len() as u64);
     assert_eq!(journal.counters().dropped_lines, 0);
 }

@@ -8,7 +8,7 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_openat, libc::SYS_close, libc::SYS_read, libc::SYS_pread64, libc::SYS_readv, libc::SYS_preadv,
     libc::SYS_write, libc::SYS_pwrite64, libc::SYS_writev, libc::SYS_pwritev, libc::SYS_lseek, libc::SYS_ftruncate,
     libc::SYS_fallocate, libc::SYS_fdatasync, libc::SYS_fsync, libc::SYS_flock, libc::SYS_fcntl, libc::SYS_statx,
-    libc::SYS_newfstatat, libc::SYS_fstat, libc::SYS_faccessat, libc::SYS_faccessat2, libc::SYS_getdents64,
+    libc::SYS_newfstatat, libc::SYS_fstat, libc::SYS_statfs, libc::SYS_fstatfs, libc::SYS_faccessat, libc::SYS_faccessat2, libc::SYS_getdents64,
     libc::SYS_readlinkat, libc::SYS_mkdirat, libc::SYS_unlinkat, libc::SYS_renameat2,
     libc::SYS_fchmod, libc::SYS_fchmodat, libc::SYS_fchown, libc::SYS_fchownat, libc::SYS_getcwd, libc::SYS_fadvise64,
     // Pipes and sockets.

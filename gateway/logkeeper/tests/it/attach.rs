@@ -5,11 +5,14 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
+use nix::sys::statvfs::statvfs;
+use switchyard_logkeeper::LogSpec;
 use switchyard_logkeeper::format::Stream;
 use switchyard_logkeeper::protocol::FaultKind;
 use tokio::io::AsyncReadExt;
 
-use crate::support::{PATIENCE, Site, log, texts};
+use crate::disk_full::SmallDisk;
+use crate::support::{Output, PATIENCE, Running, Site, log, texts};
 
 /// Reads this many bytes, as text.
 async fn read(from: &mut (impl tokio::io::AsyncRead + Unpin), len: usize) -> String {
@@ -180,4 +183,75 @@ async fn unknown_container_cannot_be_followed() {
     let missing = site.client.attach("c1", Stream::Stderr).await.unwrap_err();
     assert_eq!(missing.fault().unwrap().kind, FaultKind::InvalidArgument);
     keeper.stop().await;
+}
+
+/// A keeper whose state directory is on a file system of its own, and containers there whose output is only shown.
+struct Shown {
+    site: Site,
+    keeper: Running,
+    disk: SmallDisk,
+}
+
+impl Shown {
+    async fn start(options: &str) -> Self {
+        let mut site = Site::new();
+        let disk = SmallDisk::mount(site.dir.path().join("disk"), options);
+        site.config.state_dir = disk.0.join("state");
+        let keeper = site.start().await;
+        Self { site, keeper, disk }
+    }
+
+    async fn open(&self, id: &str) -> Output {
+        let spec = LogSpec { log: None, ..self.site.spec(id) };
+        let output = self.site.output(&spec);
+        self.site.client.open(&spec).await.unwrap();
+        output
+    }
+}
+
+#[tokio::test]
+async fn clients_that_read_nothing_leave_room_in_the_state_directory() {
+    let shown = Shown::start("size=64m").await;
+    let mut clients = Vec::new();
+    let mut writers = Vec::new();
+    for number in 0..32 {
+        let id = format!("c{number}");
+        let output = shown.open(&id).await;
+        clients.push(shown.site.client.attach(&id, Stream::Stdout).await.unwrap());
+        // 4 MiB each.
+        writers.push(write_numbers(output.stdout, 0..1 << 16));
+    }
+    for writer in writers {
+        drop(tokio::task::spawn_blocking(|| writer.join().unwrap()).await.unwrap());
+    }
+    let _another = shown.open("another").await;
+    let disk = statvfs(&shown.disk.0).unwrap();
+    let used = (disk.blocks() - disk.blocks_free()) * disk.fragment_size();
+    assert!(used < 20 << 20, "{used} bytes are kept");
+    // Each client goes on with the most recent output, whatever it has missed.
+    for (number, client) in clients.into_iter().enumerate() {
+        shown.site.client.finish(&format!("c{number}"), Duration::ZERO).await.unwrap();
+        let text = read_all(client).await;
+        assert!(text.ends_with(format!("{:063}\n", (1 << 16) - 1).as_bytes()));
+    }
+    shown.keeper.stop().await;
+}
+
+#[tokio::test]
+async fn small_state_directory_has_room_for_few_followed_streams() {
+    let shown = Shown::start("size=1m").await;
+    let [_first, _second] = [shown.open("c1").await, shown.open("c2").await];
+    let attach = async |id: &str| shown.site.client.attach(id, Stream::Stdout).await;
+    let clients = [attach("c1").await.unwrap(), attach("c1").await.unwrap()];
+    let refused = attach("c2").await.unwrap_err();
+    let fault = refused.fault().unwrap();
+    assert_eq!(fault.kind, FaultKind::Busy, "{fault}");
+    assert!(fault.message.contains("no room for the output of more streams"), "{fault}");
+    drop(clients);
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while let Err(error) = attach("c2").await {
+        assert!(tokio::time::Instant::now() < deadline, "{error}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    shown.keeper.stop().await;
 }
