@@ -210,6 +210,7 @@ impl Client {
         let idle = self.idle().pop();
         if let Some(mut connection) = idle {
             if let Ok(reply) = talk(&mut connection, line).await {
+                *self.absent() = None;
                 self.idle().push(connection);
                 return Ok(reply);
             }

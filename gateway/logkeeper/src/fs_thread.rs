@@ -22,7 +22,7 @@ use crate::container::lock;
 use crate::journal::Scratch;
 use crate::mounts::{Device, Mounts, Walk};
 
-/// The most threads. Further file systems share them.
+/// The most threads. Further file systems share them, once each has containers.
 const MOST: usize = 16;
 
 /// A call that takes longer counts as hanging for those that wait for its thread.
@@ -33,6 +33,8 @@ pub(crate) const STALLED: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub(crate) struct FsThreads {
     threads: Mutex<BTreeMap<Device, Arc<FsThread>>>,
+    /// The stalls of threads that have ended.
+    past_stalls: AtomicU64,
 }
 
 /// One thread, and what its containers share.
@@ -110,7 +112,8 @@ impl FsThreads {
 
     /// The stalls of all threads, past and present.
     pub(crate) fn stalls(&self) -> StallReport {
-        let mut report = StallReport::default();
+        let total = self.past_stalls.load(Ordering::Relaxed);
+        let mut report = StallReport { total, ..StallReport::default() };
         for fs_thread in lock(&self.threads).values() {
             if let Some((waited, _)) = fs_thread.stalled() {
                 report.threads += 1;
@@ -125,6 +128,17 @@ impl FsThreads {
         let mut fs_threads = lock(&self.threads);
         if let Some(fs_thread) = fs_threads.get(device) {
             return Ok(Arc::clone(fs_thread));
+        }
+        if fs_threads.len() >= MOST {
+            // The table alone refers to the thread of a file system that has no containers any more.
+            fs_threads.retain(|_, idle| {
+                let is_used = Arc::strong_count(idle) > 1;
+                if !is_used {
+                    self.past_stalls.fetch_add(idle.busy.stalls.load(Ordering::Relaxed), Ordering::Relaxed);
+                    idle.stop.send_replace(true);
+                }
+                is_used
+            });
         }
         if fs_threads.len() >= MOST {
             let mut hasher = DefaultHasher::new();
@@ -275,9 +289,15 @@ mod tests {
     #[tokio::test]
     async fn fs_threads_are_limited() {
         let fs_threads = FsThreads::default();
-        for number in 0..100 {
-            fs_threads.thread(&format!("0:{number}"), Path::new("/")).unwrap();
-        }
+        let thread = |number: usize| {
+            let point = format!("/{number}");
+            fs_threads.thread(&format!("0:{number}"), Path::new(&point)).unwrap()
+        };
+        let used: Vec<_> = (0..100).map(thread).collect();
         assert_eq!(lock(&fs_threads.threads).len(), MOST);
+        drop(used);
+        // A file system that comes later than many others that are gone has a thread of its own.
+        assert_eq!(thread(100).name, "/100");
+        assert!(lock(&fs_threads.threads).len() <= MOST);
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 
+use nix::sys::statvfs::statvfs;
 use switchyard_steps::{Step, reach};
 
 /// The size in bytes above which a log is rotated.
@@ -28,8 +29,9 @@ pub(super) async fn rotate_periodically(log: &Path, every: Duration) -> std::con
     loop {
         tokio::time::sleep(every).await;
         let path = log.to_owned();
-        let cut =
-            tokio::task::spawn_blocking(move || if is_long(&path) { copy_truncate(&path) } else { Ok(()) });
+        let cut = tokio::task::spawn_blocking(move || {
+            if is_long(&path) { copy_truncate(&path, available(&path)) } else { Ok(()) }
+        });
         let cut = cut.await;
         let failed = matches!(cut, Ok(Err(_)));
         if let (Ok(Err(error)), false) = (cut, is_failing) {
@@ -40,10 +42,30 @@ pub(super) async fn rotate_periodically(log: &Path, every: Duration) -> std::con
 }
 
 /// Copies and truncates a log that its writer has open. The writer appends, so it continues at the beginning;
-/// what it writes between the two operations is lost.
-fn copy_truncate(log: &Path) -> io::Result<()> {
-    fs::copy(log, log.with_extension("log.1"))?;
+/// what it writes between the two operations is lost. `available`: the free bytes of its disk. If the copy would fill
+/// that, the log is truncated without one, which frees space, and the former copy stays.
+fn copy_truncate(log: &Path, available: u64) -> io::Result<()> {
+    let copy = log.with_extension("log.1");
+    let len = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
+    let fits = available.saturating_add(len(&copy)) >= len(log).saturating_mul(2);
+    let copied = if fits { fs::copy(log, &copy).map(drop) } else { Err(io::ErrorKind::StorageFull.into()) };
+    match copied {
+        Ok(()) => {}
+        Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+            tracing::warn!(log = %log.display(), "the log of a managed process is emptied without a copy: its disk is full");
+            if fits {
+                // It is a part of a log only.
+                fs::remove_file(&copy)?;
+            }
+        }
+        Err(error) => return Err(error),
+    }
     fs::OpenOptions::new().write(true).open(log)?.set_len(0)
+}
+
+/// The free bytes of the disk that a file is on; as many as can be if that is unknown.
+fn available(file: &Path) -> u64 {
+    statvfs(file).map_or(u64::MAX, |stat| stat.blocks_available().saturating_mul(stat.fragment_size()))
 }
 
 fn is_long(log: &Path) -> bool {
@@ -65,5 +87,29 @@ pub(super) fn last_line(log: &Path) -> String {
             tail.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("its log is empty").into()
         }
         Err(error) => format!("its log {} cannot be read: {error}", log.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_is_emptied_without_a_copy_where_that_would_fill_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("a.log");
+        let copy = dir.path().join("a.log.1");
+        let read = |path: &Path| fs::read_to_string(path).unwrap();
+        fs::write(&log, "0123456789").unwrap();
+        copy_truncate(&log, 20).unwrap();
+        assert_eq!((read(&log), read(&copy)), (String::new(), "0123456789".to_owned()));
+        fs::write(&log, "abcdefghijklmno").unwrap();
+        copy_truncate(&log, 19).unwrap();
+        assert_eq!((read(&log), read(&copy)), (String::new(), "0123456789".to_owned()));
+        // The former copy makes way for the next.
+        fs::write(&log, "abcdefghijklmno").unwrap();
+        copy_truncate(&log, 20).unwrap();
+        assert_eq!((read(&log), read(&copy)), (String::new(), "abcdefghijklmno".to_owned()));
+        assert!(available(&log) < u64::MAX);
     }
 }
