@@ -1,8 +1,10 @@
 //! CPUs and memory: exclusive CPUs and amounts are claimed before a task is created, and released when it has
 //! ended.
 
+use std::pin::pin;
 use std::sync::Arc;
 
+use futures::poll;
 use switchyard_contract::refused;
 use switchyard_contract::specs;
 use switchyard_core::gateway::Limits;
@@ -158,6 +160,35 @@ async fn held_compute_survives_daemon_restart() {
     let mut expected = vec![(running.id, "0".to_owned()), (ended.id, "1".to_owned())];
     expected.sort();
     assert_eq!(own, expected);
+}
+
+#[tokio::test]
+async fn update_that_ends_after_its_sandbox_was_stopped_claims_nothing() {
+    for started in [false, true] {
+        let node = node().await;
+        let task = make(&node, spec(Owner::Nomad, Some("1"), 10)).await.unwrap();
+        let scope = node.gateway.scope(Owner::Nomad);
+        let id = task.id.to_string();
+        let TaskSpec { resources, compute, .. } = spec(Owner::Nomad, Some("1-2"), 20);
+        let update = TaskUpdate { resources, compute: Some(compute), ..TaskUpdate::default() };
+        if started {
+            scope.start_task(&id).await.unwrap();
+            let hold = node.fake.hold(Method::UpdateTask);
+            let mut update = pin!(scope.update_task(&id, update));
+            assert!(poll!(&mut update).is_pending());
+            hold.arrived(1).await;
+            scope.stop_sandbox(&task.sandbox.to_string()).await.unwrap();
+            hold.release();
+            update.await.unwrap();
+        } else {
+            // A stop waits for the update of a task that may be about to start.
+            scope.stop_sandbox(&task.sandbox.to_string()).await.unwrap();
+            scope.update_task(&id, update).await.unwrap();
+        }
+        assert_eq!((memory(&node), node.gateway.ledger_report().compute.exclusive().count()), (0, 0));
+        make(&node, spec(Owner::Kubernetes, Some("1-2"), 100)).await.unwrap();
+        node.is_sound();
+    }
 }
 
 /// Two owners request this concurrently, repeatedly: one of them gets it, and never both.

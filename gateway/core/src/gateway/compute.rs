@@ -72,9 +72,14 @@ impl Gateway {
         let place = (task.meta.owner, task.sandbox);
         let holder = self.compute_holder(place, &task.details.resources, task.details.compute);
         self.ledger().compute.record(id, holder);
-        // If the task exits from here on, its reservation just recorded is released by `apply_task`.
-        if self.shared.table.task(id).is_none_or(|task| !holds_compute(&task.state)) {
-            self.ledger().compute.end(id);
+        // What happens from here on releases what was just recorded; this is what has happened before. A
+        // sandbox that is stopped releases the claims of its tasks once none of them runs.
+        let ready = self.check_ready(task.sandbox).is_ok();
+        match self.shared.table.task(id) {
+            Some(task) if task.state.may_run() => {}
+            Some(task) if ready && holds_compute(&task.state) => {}
+            Some(_) if ready => self.ledger().compute.end(id),
+            Some(_) | None => self.ledger().compute.release(id),
         }
     }
 
