@@ -386,7 +386,19 @@ impl Table {
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if the state does not allow it.
     pub fn apply_sandbox(&self, id: SandboxId, event: SandboxEvent) -> Result<Arc<Sandbox>> {
-        self.change_sandbox(id, event, None)
+        self.change_sandbox(id, event, |_| true, None).map(|(_, after)| after)
+    }
+
+    /// Records that a sandbox has failed, if `is_unexpected` says so of the sandbox as it is: no other change
+    /// comes between. Returns whether it was recorded.
+    pub fn sandbox_failed(
+        &self,
+        id: SandboxId,
+        is_unexpected: impl FnOnce(&Sandbox) -> bool,
+        reason: &str,
+    ) -> bool {
+        let event = SandboxEvent::Lost { reason: reason.to_owned() };
+        self.change_sandbox(id, event, is_unexpected, None).is_ok_and(|(changed, _)| changed)
     }
 
     /// Records that a sandbox was started again, with its new details. If a stop was requested meanwhile, it
@@ -395,24 +407,30 @@ impl Table {
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it was not being started.
     pub fn sandbox_started(&self, id: SandboxId, details: SandboxDetails) -> Result<Arc<Sandbox>> {
-        self.change_sandbox(id, SandboxEvent::Started, Some(details))
+        self.change_sandbox(id, SandboxEvent::Started, |_| true, Some(details)).map(|(_, after)| after)
     }
 
     fn change_sandbox(
+    /// Applies an event, if `condition` holds; returns whether something has changed, and the sandbox after
+    /// it.
         &self,
         id: SandboxId,
         event: SandboxEvent,
         details: Option<SandboxDetails>,
-    ) -> Result<Arc<Sandbox>> {
+        condition: impl FnOnce(&Sandbox) -> bool,
+    ) -> Result<(bool, Arc<Sandbox>)> {
         let objects = self.lock();
         let cell = objects.sandboxes.get(&id).ok_or_else(|| no_sandbox(id))?;
         let before = cell.borrow().clone();
         let state =
+        if !condition(&before) {
+            return Ok((false, before));
+        }
             before.state.clone().apply(event).map_err(|illegal| {
                 Error::failed_precondition(format!("sandbox {id}")).with_source(illegal)
             })?;
         if state == before.state {
-            return Ok(before);
+            return Ok((false, before));
         }
         let was_ready = before.state.is_ready();
         let details = details.unwrap_or_else(|| before.details.clone());
@@ -426,7 +444,7 @@ impl Table {
         if let Some(kind) = published {
             self.publish(after.meta.owner, kind, Some(Arc::clone(&after)), None);
         }
-        Ok(after)
+        Ok((true, after))
     }
 
     /// Removes a task from the table after the backend has removed it. Idempotent.

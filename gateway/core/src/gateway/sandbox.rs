@@ -198,12 +198,9 @@ impl Gateway {
             };
             // A stop ends the process as well, and then its exit is expected. The sandbox may also have a new
             // process by now.
-            let is_unexpected = |sandbox: Arc<Sandbox>| sandbox.state.is_ready() && sandbox.details.pid == pid;
-            if shared.table.sandbox(id).is_some_and(is_unexpected) {
+            let is_unexpected = |sandbox: &Sandbox| sandbox.state.is_ready() && sandbox.details.pid == pid;
+            if shared.table.sandbox_failed(id, is_unexpected, &reason) {
                 tracing::warn!(sandbox.id = %id, reason, "a sandbox has failed");
-                if let Err(error) = shared.table.apply_sandbox(id, SandboxEvent::Lost { reason }) {
-                    tracing::debug!(sandbox.id = %id, error = error.report(), "the failed sandbox was stopped meanwhile");
-                }
             }
         });
     }

@@ -1,4 +1,4 @@
-//! Tests of look-ups by name.
+//! Tests of look-ups by name, and of failures of sandboxes.
 
 use std::collections::BTreeMap;
 
@@ -43,4 +43,19 @@ fn sandboxes_are_found_by_name_prefix_and_owner() {
     let last = table.sandboxes_with_prefix(Owner::Nomad, "a/web/1");
     table.remove_sandbox(last[0].id);
     assert_eq!(found("a/web/"), ["a/web/2"]);
+}
+
+#[test]
+fn failure_is_recorded_only_of_a_sandbox_that_is_as_it_was_found() {
+    let table = Table::new(EventBus::default());
+    insert(&table, Owner::Kubernetes, "pod", 1);
+    let id = SandboxId::from_bytes([1; 32]);
+    let is_ready = |sandbox: &Sandbox| sandbox.state.is_ready();
+    table.apply_sandbox(id, SandboxEvent::StopRequested).unwrap();
+    assert!(!table.sandbox_failed(id, is_ready, "its process has ended"));
+    table.apply_sandbox(id, SandboxEvent::Stopped).expect("the stop is not overwritten");
+    insert(&table, Owner::Kubernetes, "next", 2);
+    let next = SandboxId::from_bytes([2; 32]);
+    assert!(table.sandbox_failed(next, is_ready, "its process has ended"));
+    assert_eq!(table.sandbox(next).unwrap().state.as_str(), "unknown");
 }
