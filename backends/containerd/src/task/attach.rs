@@ -95,8 +95,23 @@ impl Attachments {
         Ok(Some(Source::new(output)))
     }
 
-    /// Attaches a client to a task's input.
+    /// Attaches a client to a task's input. A client that goes away meanwhile has attached and detached:
+    /// otherwise the next daemon would end the input for a client that this one has not seen.
     async fn attach_input(self: &Arc<Self>, entry: &Arc<TaskEntry>) -> Result<Sink> {
+        let attachments = Arc::clone(self);
+        let taken = Arc::clone(entry);
+        let attached = self.tracker.spawn(async move { attachments.take_input(&taken).await });
+        attached.await.unwrap_or_else(|fault| {
+            let id = entry.id;
+            Err(Error::internal(format!("attaching to the input of task {id} broke off")).with_source(fault))
+        })
+    }
+
+    /// Makes the input of a client; to be completed once begun.
+    async fn take_input(self: Arc<Self>, entry: &Arc<TaskEntry>) -> Result<Sink> {
+        let has_ended = entry.inputs.lock().ended;
+        let pipe = if has_ended { None } else { open(&entry.dirs.stdin())? };
+        let Some(pipe) = pipe else { return Ok(Box::new(StdinWriter::closed())) };
         let ends = entry.record().stdin_ends_on_detach();
         if ends {
             let path = entry.dirs.input_taken();
@@ -104,17 +119,17 @@ impl Attachments {
             reach(Step::InputTaken);
         }
         let mut inputs = entry.inputs.lock();
-        let pipe = if inputs.ended { None } else { open(&entry.dirs.stdin())? };
-        let Some(pipe) = pipe else { return Ok(Box::new(StdinWriter::closed())) };
+        if inputs.ended {
+            return Ok(Box::new(StdinWriter::closed()));
+        }
         let end = StdinPipe::open(pipe);
         inputs.open.retain(|end| end.strong_count() > 0);
         inputs.open.push(Arc::downgrade(&end));
         drop(inputs);
-        let attachments = Arc::clone(self);
         let entry = Arc::clone(entry);
         Ok(Box::new(StdinWriter::new(end, move || {
             if ends {
-                attachments.end_input(&entry);
+                self.end_input(&entry);
             }
         })))
     }
