@@ -7,12 +7,16 @@
 //! killed between the end of the tasks and the removal of the network does not request the removal later, and
 //! one whose plugin was restarted cannot ask the new plugin to remove what it had requested from the old one.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use switchyard_core::table::Sandbox;
-use tokio::time::Instant;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::driver::Driver;
 use crate::identity::{Agent, Record, is_network};
@@ -21,16 +25,30 @@ use crate::session::Session;
 
 mod references;
 
-pub(crate) use references::AgentReferences;
+pub(crate) use references::{AgentReferences, Removal};
 
 /// The interval between checks of the open sessions.
 const POLL: Duration = Duration::from_secs(5);
 
-/// When each open session was last swept.
+/// How many allocations are cleared at a time.
+const CONCURRENT: usize = 8;
+
+/// How long the clearing of one allocation is waited for. A removal goes on in the gateway, and the next
+/// sweep joins it.
+const CLEARING_LIMIT: Duration = Duration::from_secs(120);
+
+/// What was and is being swept.
 #[derive(Debug, Default)]
 struct ReconcileState {
+    /// When each open session was last swept.
     swept: HashMap<String, Instant>,
+    /// The allocations that are being cleared.
+    clearing: HashSet<String>,
 }
+
+/// Work of sweeps in progress; each yields the allocation that it has cleared. One that hangs holds up no
+/// other sweep.
+type Sweeps<'a> = FuturesUnordered<BoxFuture<'a, Option<String>>>;
 
 // === impl Driver ===
 
@@ -38,58 +56,107 @@ impl Driver {
     /// Sweeps for the open sessions while it is polled. Cancel-safe.
     pub(crate) async fn reconcile(&self) {
         let mut state = ReconcileState::default();
+        let permits = Semaphore::new(CONCURRENT);
+        let mut sweeps = Sweeps::new();
+        let mut polls = tokio::time::interval(POLL);
+        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first tick comes at once.
+        polls.tick().await;
         loop {
-            tokio::time::sleep(POLL).await;
+            tokio::select! {
+                _ = polls.tick() => {}
+                Some(cleared) = sweeps.next() => {
+                    if let Some(alloc) = cleared {
+                        state.clearing.remove(&alloc);
+                    }
+                    continue;
+                }
+            }
             let open = self.sessions();
             let Ok(sandboxes) = self.scope().sandboxes() else { continue };
             self.references().retain(&open, |id| sandboxes.iter().any(|sandbox| sandbox.meta.name == id));
             state.swept.retain(|id, _| open.iter().any(|session| session.id == *id));
-            for session in &open {
-                self.reconcile_session(session, &sandboxes, &mut state).await;
+            let sandboxes: Arc<[_]> = sandboxes.into();
+            for session in open {
+                self.reconcile_session(&session, &sandboxes, &mut state, (&mut sweeps, &permits));
             }
         }
     }
 
-    async fn reconcile_session(
-        &self,
-        session: &Session,
-        sandboxes: &[Arc<Sandbox>],
+    fn reconcile_session<'a>(
+        &'a self,
+        session: &Arc<Session>,
+        sandboxes: &Arc<[Arc<Sandbox>]>,
         state: &mut ReconcileState,
+        (sweeps, permits): (&mut Sweeps<'a>, &'a Semaphore),
     ) {
         let gc = &session.config.gc;
         let now = Instant::now();
         let Some(swept) = state.swept.get_mut(&session.id) else {
             state.swept.insert(session.id.clone(), now);
-            if gc.image
-                && let Err(error) = self.image_gc().schedule_unused(gc.image_delay).await
-            {
-                tracing::warn!(
-                    error = error.report(),
-                    "cannot list unused images: trying again with the next session"
-                );
+            if gc.image {
+                sweeps.push(Box::pin(self.schedule_unused_images(gc.image_delay)));
             }
             return;
         };
-        if gc.dangling.enabled && now - *swept >= gc.dangling.period {
-            *swept = now;
-            self.sweep(session, sandboxes).await;
+        if !gc.dangling.enabled || now - *swept < gc.dangling.period {
+            return;
+        }
+        *swept = now;
+        for alloc in self.allocations_to_clear(session, sandboxes) {
+            if !state.clearing.insert(alloc.clone()) {
+                continue;
+            }
+            let session = Arc::clone(session);
+            let sandboxes = Arc::clone(sandboxes);
+            sweeps.push(Box::pin(async move {
+                // The semaphore is never closed.
+                let _permit = permits.acquire().await;
+                let clear = self.clear_allocation(&session, &sandboxes, &alloc);
+                if tokio::time::timeout(CLEARING_LIMIT, clear).await.is_err() {
+                    tracing::warn!(alloc, "what no agent references of an allocation is not removed within {CLEARING_LIMIT:?}: the next sweep looks again");
+                }
+                Some(alloc)
+            }));
         }
     }
 
-    /// Removes the tasks and networks that no agent references.
-    async fn sweep(&self, session: &Session, sandboxes: &[Arc<Sandbox>]) {
+    async fn schedule_unused_images(&self, delay: Duration) -> Option<String> {
+        if let Err(error) = self.image_gc().schedule_unused(delay).await {
+            tracing::warn!(
+                error = error.report(),
+                "cannot list unused images: trying again with the next session"
+            );
+        }
+        None
+    }
+
+    /// The allocations with a task that no agent references, or with a network, of which more has to be found
+    /// out.
+    fn allocations_to_clear(&self, session: &Session, sandboxes: &[Arc<Sandbox>]) -> BTreeSet<String> {
+        let grace = session.config.gc.dangling.creation_grace;
+        let now = (Instant::now(), SystemTime::now());
+        let may_be_cleared = |sandbox: &&Arc<Sandbox>| {
+            is_network(&sandbox.meta.name) || self.references().is_dangling(&session.id, sandbox, grace, now)
+        };
+        sandboxes.iter().filter(may_be_cleared).map(|sandbox| Record::of(&sandbox.meta).alloc_id).collect()
+    }
+
+    /// Removes the tasks of an allocation that no agent references, and then its network.
+    async fn clear_allocation(&self, session: &Session, sandboxes: &[Arc<Sandbox>], alloc: &str) {
         let gc = &session.config.gc;
         let grace = gc.dangling.creation_grace;
         let now = (Instant::now(), SystemTime::now());
+        let of_alloc = |sandbox: &&Arc<Sandbox>| Record::of(&sandbox.meta).alloc_id == alloc;
         let mut gone = HashSet::new();
-        for sandbox in sandboxes {
+        for sandbox in sandboxes.iter().filter(of_alloc) {
             if self.references().is_dangling(&session.id, sandbox, grace, now)
                 && self.sweep_task(gc, sandbox).await
             {
                 gone.insert(sandbox.meta.name.as_str());
             }
         }
-        for sandbox in sandboxes.iter().filter(|sandbox| is_network(&sandbox.meta.name)) {
+        for sandbox in sandboxes.iter().filter(of_alloc).filter(|sandbox| is_network(&sandbox.meta.name)) {
             if self.is_dangling_network(session, sandbox, sandboxes, &gone, now).await {
                 self.sweep_network(gc, sandbox).await;
             }

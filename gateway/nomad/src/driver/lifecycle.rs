@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use switchyard_core::image::ImageId;
-use switchyard_core::keyed_lock::KeyedLockGuard;
 use switchyard_core::spec::Signal;
 use switchyard_core::state::{ExitCause, TaskState};
 use switchyard_core::{Error, ErrorKind, Result};
@@ -12,6 +11,7 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 use super::Driver;
 use crate::identity::task_key;
 use crate::plugin_config::GcConfig;
+use crate::reconcile::Removal;
 use crate::status::unknown_task;
 use crate::to_proto;
 
@@ -22,6 +22,10 @@ impl Driver {
     /// # Errors
     /// `NotFound` if it does not exist, or its exit is not known: the agent then starts it again.
     pub(super) fn recover(&self, id: &str) -> Result<nomad::RecoverTaskResponse> {
+        // Before the look at the task, whose state may not show it yet: after its end there is no task.
+        if self.shared.references.is_being_removed(id) {
+            return Err(unknown_task(id));
+        }
         let task = self.task(id)?;
         match &task.state {
             TaskState::Exited { exit, .. } if exit.cause == ExitCause::Lost => {
@@ -101,8 +105,16 @@ impl Driver {
         let driver = self.clone();
         let what = format!("destruction of task {id}");
         let work = async move {
-            let guard = driver.shared.task_locks.lock(task_key(&id).to_owned()).await;
-            driver.remove_locked(&id, force, &gc, guard).await
+            let _guard = driver.shared.task_locks.lock(task_key(&id).to_owned()).await;
+            let task = driver.shared.scope.task_named(&id)?;
+            if !force && task.is_some_and(|task| task.state.may_run()) {
+                let text = "must call StopTask for the given task before Destroy or set force to true";
+                return Err(Error::failed_precondition(format!("{text}: {id:?} runs")));
+            }
+            // After a refusal the agent still references the task; otherwise it does not ask again, whatever
+            // the outcome.
+            let removal = driver.shared.references.begin_removal(&id);
+            driver.remove(&removal, &gc).await
         };
         self.shared.scope.run_detached(what, work).await?;
         Ok(nomad::DestroyTaskResponse {})
@@ -114,34 +126,18 @@ impl Driver {
     /// # Errors
     /// Those of [`Driver::destroy`].
     pub(crate) async fn remove_dangling(&self, id: &str, gc: &GcConfig) -> Result<()> {
-        let guard = self.shared.task_locks.lock(task_key(id).to_owned()).await;
-        if self.shared.references.knows_task(id) {
-            Ok(())
-        } else {
-            self.remove_locked(id, true, gc, guard).await
+        let _guard = self.shared.task_locks.lock(task_key(id).to_owned()).await;
+        match self.shared.references.begin_removal_of_unknown(id) {
+            Some(removal) => self.remove(&removal, gc).await,
+            None => Ok(()),
         }
     }
 
-    /// As [`Driver::destroy`], but within the caller's future; `_guard` is the lock of the task key.
-    async fn remove_locked(
-        &self,
-        id: &str,
-        force: bool,
-        gc: &GcConfig,
-        _guard: KeyedLockGuard,
-    ) -> Result<()> {
+    /// Removes a task within the caller's future, which holds the lock of the task key.
+    async fn remove(&self, removal: &Removal<'_>, gc: &GcConfig) -> Result<()> {
         let scope = &self.shared.scope;
+        let id = removal.id();
         let task = scope.task_named(id)?;
-        if let Some(task) = &task
-            && !force
-            && task.state.may_run()
-        {
-            let text = "must call StopTask for the given task before Destroy or set force to true";
-            return Err(Error::failed_precondition(format!("{text}: {id:?} runs")));
-        }
-        // After a refusal the agent still references the task; otherwise it does not ask again, whatever the
-        // outcome.
-        self.shared.references.forget(id);
         let Some(sandbox) = scope.sandbox_named(id)? else { return Ok(()) };
         let sandbox = sandbox.id.to_string();
         if !gc.container {

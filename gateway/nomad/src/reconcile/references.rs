@@ -25,6 +25,15 @@ struct ReferenceState {
     sessions: HashMap<String, SessionReferences>,
     /// The networks that each agent process has requested; `None` collects those of unknown callers.
     networks: HashMap<Option<ProcessId>, HashSet<String>>,
+    /// The tasks that are being removed.
+    removals: HashSet<String>,
+}
+
+/// The removal of a task, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Removal<'a> {
+    references: &'a AgentReferences,
+    id: String,
 }
 
 /// The ids that one session has named.
@@ -101,13 +110,32 @@ impl AgentReferences {
 
     /// An agent does not need this task, or network, any more.
     pub(crate) fn forget(&self, id: &str) {
+        self.lock().forget(id);
+    }
+
+    /// The removal of a task begins, which its agent does not need any more. From now on it cannot be
+    /// recovered.
+    pub(crate) fn begin_removal(&self, id: &str) -> Removal<'_> {
         let mut known = self.lock();
-        known.sessions.values_mut().for_each(|named| {
-            named.tasks.remove(id);
-        });
-        known.networks.values_mut().for_each(|names| {
-            names.remove(id);
-        });
+        known.forget(id);
+        known.removals.insert(id.to_owned());
+        Removal { references: self, id: id.to_owned() }
+    }
+
+    /// The same for a task that no session has named; `None` if one has. One that names it later is told that
+    /// the task is being removed.
+    pub(crate) fn begin_removal_of_unknown(&self, id: &str) -> Option<Removal<'_>> {
+        let mut known = self.lock();
+        if known.knows_task(id) {
+            return None;
+        }
+        known.removals.insert(id.to_owned());
+        Some(Removal { references: self, id: id.to_owned() })
+    }
+
+    /// Whether the removal of a task has begun. To be asked after the task was noted.
+    pub(crate) fn is_being_removed(&self, id: &str) -> bool {
+        self.lock().removals.contains(id)
     }
 
     /// Whether a present process of a connected agent has requested the network of this name.
@@ -147,7 +175,7 @@ impl AgentReferences {
 
     /// Whether any session has named this task.
     pub(crate) fn knows_task(&self, id: &str) -> bool {
-        self.lock().sessions.values().any(|named| named.tasks.contains(id))
+        self.lock().knows_task(id)
     }
 
     /// Whether no agent has requested this network, as far as this session can tell. An agent requests each
@@ -175,9 +203,37 @@ impl AgentReferences {
     }
 }
 
+// === impl Removal ===
+
+impl Removal<'_> {
+    /// The id of the task.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Drop for Removal<'_> {
+    fn drop(&mut self) {
+        self.references.lock().removals.remove(&self.id);
+    }
+}
+
 // === impl ReferenceState ===
 
 impl ReferenceState {
+    fn forget(&mut self, id: &str) {
+        self.sessions.values_mut().for_each(|named| {
+            named.tasks.remove(id);
+        });
+        self.networks.values_mut().for_each(|names| {
+            names.remove(id);
+        });
+    }
+
+    fn knows_task(&self, id: &str) -> bool {
+        self.sessions.values().any(|named| named.tasks.contains(id))
+    }
+
     fn is_here(&self, session: &str, agent: &Agent, grace: Duration, now: Instant) -> bool {
         let since = self.sessions.get(session).and_then(|named| named.agents.get(agent));
         since.is_some_and(|since| now.saturating_duration_since(*since) >= grace)

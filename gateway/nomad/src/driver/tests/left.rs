@@ -186,3 +186,47 @@ async fn network_is_removed_with_its_allocation_directory() {
     std::fs::rename(&aside, &all).expect("it can be moved back");
     assert_eq!(fixture.left().await, ["other/web/00000001"]);
 }
+
+/// The task of this allocation as its agent, restarted, asks for it.
+async fn recover(fixture: &DriverFixture, session: &str, alloc: &str) -> Result<(), Status> {
+    let mut config = fixture.request("00000001", &["serve"]);
+    config.alloc_dir = fixture.dir.path().join(alloc).display().to_string();
+    (config.id, config.alloc_id) = (format!("{alloc}/web/00000001"), alloc.to_owned());
+    let handle = Some(nomad::TaskHandle { version: 1, config: Some(config), ..Default::default() });
+    let message = nomad::RecoverTaskRequest { task_id: String::new(), handle };
+    fixture.driver.recover_task(by(session, 1, message)).await.map(drop)
+}
+
+#[tokio::test(start_paused = true)]
+async fn task_whose_removal_has_begun_cannot_be_recovered() {
+    let fixture = fixture_with(hasty_config()).await;
+    fixture.start_in(SESSION, 1, "a").await;
+    let name = "a/web/00000001";
+    fixture.driver.references().forget(name);
+    let held = fixture.fake.hold(Method::SignalTask);
+    let driver = fixture.driver.clone();
+    let removal = tokio::spawn(async move { driver.remove_dangling(name, &GcConfig::default()).await });
+    held.arrived(1).await;
+    let refused = recover(&fixture, SESSION, "a").await.expect_err("it is about to go");
+    assert!(refused.message().starts_with("task not found for given id"), "{refused}");
+    drop(held);
+    removal.await.expect("it does not panic").expect("it can be removed");
+    recover(&fixture, SESSION, "a").await.expect_err("it has gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hung_removal_does_not_hold_up_others() {
+    let fixture = hasty().await;
+    for alloc in ["a", "b"] {
+        fixture.start_in(SESSION, 1, alloc).await;
+    }
+    let held = fixture.fake.hold(Method::SignalTask);
+    fixture.driver.references().forget("a/web/00000001");
+    held.arrived(1).await;
+    // The kill of the first hangs. The second has ended, so that nothing has to be killed.
+    fixture.fake.exit(fixture.task("b/web/00000001"), 0).expect("it runs");
+    fixture.driver.references().forget("b/web/00000001");
+    assert_eq!(fixture.left().await, ["a/web/00000001"]);
+    drop(held);
+    assert_eq!(fixture.left().await, [""; 0]);
+}
