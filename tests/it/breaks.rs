@@ -21,6 +21,7 @@ mod runtimes;
 mod shim_answers;
 mod shim_wakes;
 mod shims;
+mod starts;
 mod versions;
 
 use std::fmt::Debug;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use switchyard_contract::{Fixture, clear, specs};
 use switchyard_core::Result;
-use switchyard_core::backend::{Backend, Recovered, SandboxDetails};
+use switchyard_core::backend::{Backend, Recovered, SandboxDetails, Withdrawal};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::spec::{Link, PodNetwork, SandboxNetwork, SandboxSpec, TaskSpec};
@@ -83,7 +83,7 @@ impl CallerFixture {
         change(&mut spec);
         let id = TaskId::random();
         self.backend.create_task(id, sandbox, &spec).await?;
-        self.backend.start_task(id).await?;
+        self.backend.start_task(id, &Withdrawal::default()).await?;
         Ok(id)
     }
 

@@ -2,7 +2,7 @@
 
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_contract::Fixture;
-use switchyard_core::backend::{Backend, unobserved};
+use switchyard_core::backend::{Backend, Withdrawal, unobserved};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::state::{SandboxState, TaskState};
@@ -27,7 +27,7 @@ async fn second_gateway_neither_adopts_nor_removes_objects_of_the_first() {
         .create_task(task, sandbox, &world.task_spec("task", &["sleep", "1000"]))
         .await
         .expect("so can a task");
-    first.start_task(task).await.expect("and started");
+    first.start_task(task, &Withdrawal::default()).await.expect("and started");
 
     let state = world.root().path().join("state2");
     let run = world.root().path().join("run2");

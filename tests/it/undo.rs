@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use switchyard_containerd::Settings;
 use switchyard_contract::Fixture;
-use switchyard_core::backend::Backend;
+use switchyard_core::backend::{Backend, Withdrawal};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::spec::{
@@ -230,7 +230,7 @@ async fn failed_task_start_is_recorded_and_leaves_no_process() {
         let id = undo.task(sandbox, &["sleep", "1000"]).await;
         let before = undo.node.remaining_objects().await;
         undo.fail(step);
-        assert!(undo.backend.start_task(id).await.is_err(), "{step:?}");
+        assert!(undo.backend.start_task(id, &Withdrawal::default()).await.is_err(), "{step:?}");
         undo.assert_reached(step);
         undo.assert_only(&before).await;
         let exit = undo.backend.wait_task(id).await.expect("a failed start is an end");
@@ -265,7 +265,7 @@ async fn failed_limits_update_can_be_retried() {
     let undo = UndoFixture::new().await;
     let sandbox = undo.sandbox().await;
     let id = undo.task(sandbox, &["sleep", "1000"]).await;
-    let pid = undo.backend.start_task(id).await.expect("a task can be started").pid;
+    let pid = undo.backend.start_task(id, &Withdrawal::default()).await.expect("a task can be started").pid;
     let score = || {
         let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it runs");
         OomScoreAdj::new(text.trim().parse::<i32>().expect("it is a number")).expect("the kernel has it")
@@ -308,7 +308,7 @@ async fn exit_that_cannot_be_persisted_is_not_lost() {
     let sandbox = undo.sandbox().await;
     for step in failures(Operation::EndTask) {
         let id = undo.task(sandbox, &["sh", "-c", "echo last words; exit 7"]).await;
-        undo.backend.start_task(id).await.expect("a task can be started");
+        undo.backend.start_task(id, &Withdrawal::default()).await.expect("a task can be started");
         undo.fail(step);
         // Until the exit is persisted the wait fails; then the exit is reported even if the cleanup fails.
         let first = undo.backend.wait_task(id).await;
@@ -346,7 +346,7 @@ async fn failed_checkpoint_keeps_the_task_running_and_can_be_retried() {
     let undo = undo.await;
     let sandbox = undo.sandbox().await;
     let id = undo.task(sandbox, &["sh", "-c", "while :; do echo moves; sleep 0.05; done"]).await;
-    undo.backend.start_task(id).await.expect("a task can be started");
+    undo.backend.start_task(id, &Withdrawal::default()).await.expect("a task can be started");
     // The shell has another child each time.
     let mut before = undo.node.remaining_objects().await;
     before.push("in a control group of the root".to_owned());
@@ -386,7 +386,7 @@ async fn failed_task_removal_can_be_retried() {
     let before = undo.node.remaining_objects().await;
     for step in failures(Operation::RemoveTask) {
         let id = undo.task(sandbox, &["sleep", "1000"]).await;
-        undo.backend.start_task(id).await.expect("a task can be started");
+        undo.backend.start_task(id, &Withdrawal::default()).await.expect("a task can be started");
         undo.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
         undo.backend.wait_task(id).await.expect("a killed task ends");
         undo.fail(step);
@@ -402,7 +402,7 @@ async fn new_backend_recovers_after_failure_at_any_step() {
     let undo = UndoFixture::new().await;
     let sandbox = undo.sandbox().await;
     let running = undo.task(sandbox, &["sleep", "1000"]).await;
-    undo.backend.start_task(running).await.expect("a task can be started");
+    undo.backend.start_task(running, &Withdrawal::default()).await.expect("a task can be started");
     for step in failures(Operation::StopSandbox).chain(failures(Operation::RemoveSandbox)) {
         let doomed = undo.sandbox().await;
         undo.fail(step);

@@ -9,7 +9,7 @@ use switchyard_core::Result;
 use switchyard_core::backend::{
     Backend, BackendObserver, BackendStatus, CgroupDriver, CheckpointBackend, ExecBackend, ExecProcess,
     Handler, Inspection, NamedVolume, Recovered, SandboxBackend, SandboxDetails, SandboxStats, Started,
-    StatsBackend, TaskBackend, TaskDetails, VolumeBackend,
+    StatsBackend, TaskBackend, TaskDetails, VolumeBackend, Withdrawal,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
@@ -215,8 +215,8 @@ impl TaskBackend for Containerd {
         Box::pin(self.parts.tasks.create_task(id, sandbox, spec))
     }
 
-    fn start_task(&self, id: TaskId) -> BoxFuture<'_, Result<Started>> {
-        Box::pin(self.parts.tasks.start_task(id))
+    fn start_task<'a>(&'a self, id: TaskId, withdrawal: &'a Withdrawal) -> BoxFuture<'a, Result<Started>> {
+        Box::pin(self.parts.tasks.start_task(id, withdrawal))
     }
 
     fn signal_task(&self, id: TaskId, signal: Signal) -> BoxFuture<'_, Result<()>> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use switchyard_core::ErrorKind;
+use switchyard_core::backend::Withdrawal;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::spec::{Output, Stdin, Stdio, TaskSpec};
 use switchyard_core::stream::{AttachSpec, Attachment, Sink, Source};
@@ -25,7 +26,7 @@ fn spec(fixture: &dyn Fixture, command: &[&str], stdin: Stdin) -> TaskSpec {
 async fn running<'a>(fixture: &'a dyn Fixture, spec: TaskSpec) -> (ContractTest<'a>, MadeTask) {
     let (test, sandbox) = ContractTest::with_sandbox(fixture).await;
     let task = test.task_of(sandbox.id, spec).await;
-    test.backend.start_task(task.id).await.expect("start");
+    test.backend.start_task(task.id, &Withdrawal::default()).await.expect("start");
     (test, task)
 }
 
@@ -146,7 +147,7 @@ pub async fn attach_needs_a_running_task(fixture: &dyn Fixture) {
     let (test, sandbox) = ContractTest::with_sandbox(fixture).await;
     let task = test.task_of(sandbox.id, spec(fixture, ENDLESS, Stdin::Open)).await;
     assert_eq!(refused(test.backend.attach(task.id, ALL).await), ErrorKind::FailedPrecondition);
-    test.backend.start_task(task.id).await.expect("start");
+    test.backend.start_task(task.id, &Withdrawal::default()).await.expect("start");
     test.kill(task.id).await;
     assert_eq!(refused(test.backend.attach(task.id, ALL).await), ErrorKind::FailedPrecondition);
     assert_eq!(refused(test.backend.attach(TaskId::random(), ALL).await), ErrorKind::NotFound);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use switchyard_core::Result;
-use switchyard_core::backend::{Backend, Recovered, SandboxDetails, Started, TaskDetails};
+use switchyard_core::backend::{Backend, Recovered, SandboxDetails, Started, TaskDetails, Withdrawal};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, ImageId, PullRequest};
 use switchyard_core::spec::{SandboxSpec, Signal, TaskSpec};
@@ -107,7 +107,7 @@ impl<'a> ContractTest<'a> {
         command: &[&str],
     ) -> (MadeTask, Started) {
         let task = self.task(sandbox, name, command).await;
-        let started = self.backend.start_task(task.id).await.expect("start a task");
+        let started = self.backend.start_task(task.id, &Withdrawal::default()).await.expect("start a task");
         (task, started)
     }
 
@@ -177,6 +177,7 @@ pub(crate) fn exit_of(task: &Task) -> &Exit {
         TaskState::Exited { exit, .. } => exit,
         TaskState::Created
         | TaskState::Starting
+        | TaskState::Unattended
         | TaskState::Running { .. }
         | TaskState::Stopping { .. }
         | TaskState::Removing { .. } => panic!("it is {:?}, not exited", task.state),

@@ -93,6 +93,7 @@ macro_rules! contract_tests {
             tasks::signal_reaches_the_main_process;
             tasks::sigkill_exits_a_task_with_137;
             tasks::signal_to_a_task_that_does_not_run_succeeds;
+            tasks::start_withdrawn_before_it_begins_changes_nothing;
             tasks::missing_executable_fails_the_start_and_is_recorded;
             tasks::task_removal_is_idempotent;
             tasks::created_task_can_be_removed;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use switchyard_core::ErrorKind;
+use switchyard_core::backend::Withdrawal;
 use switchyard_core::id::{LeaseToken, SandboxId};
 use switchyard_core::spec::{
     ComputeClaim, CpuShares, HostPort, HostPorts, LeaseClaim, MemoryLimit, Protocol, Reserved, Resources,
@@ -95,7 +96,7 @@ pub async fn created_task_is_recovered_and_can_be_started(fixture: &dyn Fixture)
     let task = task_in(&found, made.id);
     same_task(task, &made);
     assert_eq!(task.state, TaskState::Created);
-    test.backend.start_task(made.id).await.expect("start");
+    test.backend.start_task(made.id, &Withdrawal::default()).await.expect("start");
     assert_eq!(test.wait(made.id).await.code, 5);
 }
 
@@ -113,6 +114,7 @@ pub async fn running_task_is_recovered_and_can_be_waited_for(fixture: &dyn Fixtu
         }
         TaskState::Created
         | TaskState::Starting
+        | TaskState::Unattended
         | TaskState::Stopping { .. }
         | TaskState::Exited { .. }
         | TaskState::Removing { .. } => panic!("it is {:?}, not running", task.state),
@@ -138,6 +140,7 @@ pub async fn exited_task_is_recovered_with_its_exit(fixture: &dyn Fixture) {
             }
             TaskState::Created
             | TaskState::Starting
+            | TaskState::Unattended
             | TaskState::Running { .. }
             | TaskState::Stopping { .. }
             | TaskState::Removing { .. } => panic!("it is {:?}, not exited", task.state),

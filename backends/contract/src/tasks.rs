@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use switchyard_core::ErrorKind;
+use switchyard_core::backend::Withdrawal;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{Mount, MountSource, Output, PidMode, Propagation, Signal};
 use switchyard_core::state::{ExitCause, START_FAILED_CODE};
 use switchyard_core::stats::Usage;
 use switchyard_core::stream::AttachSpec;
+use switchyard_core::{ErrorKind, Reason};
 
 use crate::contract_test::{ContractTest, ENDLESS, exit_of, same_exit, task_in};
 use crate::refused;
@@ -24,7 +25,7 @@ pub async fn unknown_task_cannot_be_started_awaited_or_entered(fixture: &dyn Fix
     let test = ContractTest::open(fixture).await;
     let backend = &test.backend;
     let id = TaskId::random();
-    assert_eq!(refused(backend.start_task(id).await), ErrorKind::NotFound);
+    assert_eq!(refused(backend.start_task(id, &Withdrawal::default()).await), ErrorKind::NotFound);
     assert_eq!(refused(backend.wait_task(id).await), ErrorKind::NotFound);
     assert_eq!(refused(backend.exec(id, &specs::exec(&["true"])).await), ErrorKind::NotFound);
     assert_eq!(refused(backend.inspect_task(id).await), ErrorKind::NotFound);
@@ -108,7 +109,7 @@ pub async fn signal_to_a_task_that_does_not_run_succeeds(fixture: &dyn Fixture) 
     let (test, sandbox) = ContractTest::with_sandbox(fixture).await;
     let task = test.task(sandbox.id, "task", &["true"]).await;
     test.backend.signal_task(task.id, Signal::TERM).await.expect("signal before the start");
-    test.backend.start_task(task.id).await.expect("start");
+    test.backend.start_task(task.id, &Withdrawal::default()).await.expect("start");
     assert_eq!(test.wait(task.id).await.code, 0);
     for signal in [Signal::TERM, Signal::KILL] {
         test.backend.signal_task(task.id, signal).await.expect("signal after the end");
@@ -116,11 +117,23 @@ pub async fn signal_to_a_task_that_does_not_run_succeeds(fixture: &dyn Fixture) 
     assert_eq!(test.wait(task.id).await.code, 0);
 }
 
+/// It fails with `Cancelled` before anything is done, and the task can be started later.
+pub async fn start_withdrawn_before_it_begins_changes_nothing(fixture: &dyn Fixture) {
+    let (test, sandbox) = ContractTest::with_sandbox(fixture).await;
+    let task = test.task(sandbox.id, "task", &["sh", "-c", "exit 6"]).await;
+    let withdrawal = Withdrawal::default();
+    withdrawal.withdraw();
+    let error = test.backend.start_task(task.id, &withdrawal).await.expect_err("nobody wants it");
+    assert_eq!((error.kind(), error.reason()), (ErrorKind::Cancelled, Some(Reason::NotBegun)), "{error}");
+    test.backend.start_task(task.id, &Withdrawal::default()).await.expect("start");
+    assert_eq!(test.wait(task.id).await.code, 6);
+}
+
 /// The start fails, and `wait` and `recover` return the reason, also for the next daemon.
 pub async fn missing_executable_fails_the_start_and_is_recorded(fixture: &dyn Fixture) {
     let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
     let task = test.task(sandbox.id, "task", &[MISSING_EXECUTABLE]).await;
-    refused(test.backend.start_task(task.id).await);
+    refused(test.backend.start_task(task.id, &Withdrawal::default()).await);
     assert_eq!(test.wait(task.id).await.code, START_FAILED_CODE);
     for _ in 0..2 {
         let found = test.reopen().await;
@@ -255,7 +268,7 @@ pub async fn caller_owned_output_cannot_be_attached(fixture: &dyn Fixture) {
     let mut spec = fixture.task_spec("task", ENDLESS);
     spec.stdio.output = Output::Fifos { stdout: "/dev/null".into(), stderr: "/dev/null".into() };
     let id = test.task_of(sandbox.id, spec).await.id;
-    test.backend.start_task(id).await.expect("start");
+    test.backend.start_task(id, &Withdrawal::default()).await.expect("start");
     let asked = AttachSpec { stdout: true, ..AttachSpec::default() };
     assert_eq!(refused(test.backend.attach(id, asked).await), ErrorKind::FailedPrecondition);
     assert!(task_in(&test.reopen().await, id).state.is_running());
@@ -274,6 +287,6 @@ pub async fn init_process_needs_a_private_pid_namespace(fixture: &dyn Fixture) {
     assert!(test.reopen().await.tasks.is_empty());
     spec.pid = PidMode::Private;
     let id = test.task_of(sandbox.id, spec).await.id;
-    test.backend.start_task(id).await.expect("start");
+    test.backend.start_task(id, &Withdrawal::default()).await.expect("start");
     assert_eq!(test.wait(id).await.code, 5);
 }

@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use switchyard_core::backend::{
     Backend, BackendStatus, CheckpointBackend, ExecBackend, ExecProcess, Handler, Inspection, NamedVolume,
     Recovered, SandboxBackend, SandboxDetails, SandboxStats, Started, StatsBackend, TaskBackend, TaskDetails,
-    VolumeBackend,
+    VolumeBackend, Withdrawal,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
@@ -15,7 +15,7 @@ use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
 use switchyard_core::table::{no_sandbox, no_task};
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Reason, Result};
 
 use crate::program::{Command, Program};
 use crate::session::Method;
@@ -134,9 +134,15 @@ impl SandboxBackend for Fake {
 }
 
 impl TaskBackend for Fake {
-    /// No call is ever interrupted half way, so that no start is ever pending.
-    fn resolve_start(&self, _id: TaskId) -> BoxFuture<'_, Result<Option<Started>>> {
-        Box::pin(async move { Ok(None) })
+    /// A start is pending only if a test has left it behind: no call is interrupted half way.
+    fn resolve_start(&self, id: TaskId) -> BoxFuture<'_, Result<Option<Started>>> {
+        Box::pin(async move {
+            let effect = || {
+                let runs = self.world.lock().pending_starts.remove(&id);
+                if runs == Some(true) { self.world.start(id, None).map(Some) } else { Ok(None) }
+            };
+            self.session.act(Method::ResolveStart, id, effect).await
+        })
     }
 
     fn create_task<'a>(
@@ -151,11 +157,13 @@ impl TaskBackend for Fake {
         })
     }
 
-    fn start_task(&self, id: TaskId) -> BoxFuture<'_, Result<Started>> {
+    fn start_task<'a>(&'a self, id: TaskId, withdrawal: &'a Withdrawal) -> BoxFuture<'a, Result<Started>> {
         Box::pin(async move {
+            withdrawal.check(id).map_err(|error| error.with_reason(Reason::NotBegun))?;
             let entered = self.session.enter(Method::StartTask, id, None).await;
             // A failure that a test injects is recorded too.
-            let started = self.world.start(id, entered.fault());
+            let fault = entered.fault().or_else(|| withdrawal.check(id).err());
+            let started = self.world.start(id, fault);
             entered.leave().await;
             started
         })

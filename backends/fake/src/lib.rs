@@ -208,6 +208,13 @@ impl Fake {
         self.world.lock().images.progress = Some(progress);
     }
 
+    /// Leaves a start of a created task behind, as a daemon does that is killed during it: the next one
+    /// recovers it as unattended, until the call that [`Fake::hold`] of [`Method::ResolveStart`] holds says
+    /// whether its program `runs`.
+    pub fn leave_start_pending(&self, task: TaskId, runs: bool) {
+        self.world.lock().pending_starts.insert(task, runs);
+    }
+
     /// Ends a running task with this exit code.
     ///
     /// # Errors

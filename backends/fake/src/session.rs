@@ -38,6 +38,8 @@ pub enum Method {
     CreateTask,
     /// [`TaskBackend::start_task`](switchyard_core::backend::TaskBackend::start_task).
     StartTask,
+    /// [`TaskBackend::resolve_start`](switchyard_core::backend::TaskBackend::resolve_start).
+    ResolveStart,
     /// [`TaskBackend::signal_task`](switchyard_core::backend::TaskBackend::signal_task).
     SignalTask,
     /// [`TaskBackend::wait_task`](switchyard_core::backend::TaskBackend::wait_task).
@@ -162,6 +164,7 @@ impl Method {
             | Self::CheckpointTask => true,
             Self::Recover
             | Self::SetRanges
+            | Self::ResolveStart
             | Self::SignalTask
             | Self::WaitTask
             | Self::Exec

@@ -42,6 +42,8 @@ pub(crate) struct State {
     pub(crate) processes: Arc<AtomicUsize>,
     /// The exit codes of the next execs, whatever their commands are.
     pub(crate) exec_codes: VecDeque<i32>,
+    /// The starts that a killed daemon left behind, and whether their programs will run.
+    pub(crate) pending_starts: BTreeMap<TaskId, bool>,
 }
 
 pub(crate) struct FakeSandbox {
@@ -160,6 +162,7 @@ impl FakeTask {
             TaskState::Running { started_at, .. } => Some(started_at),
             TaskState::Created
             | TaskState::Starting
+            | TaskState::Unattended
             | TaskState::Stopping { .. }
             | TaskState::Exited { .. }
             | TaskState::Removing { .. } => None,
@@ -439,12 +442,15 @@ impl State {
             sandbox: task.sandbox,
             meta: Arc::clone(&task.meta),
             details: task.details.clone(),
-            state: task.state.clone(),
+            state: if self.pending_starts.contains_key(id) {
+                TaskState::Unattended
+            } else {
+                task.state.clone()
+            },
         });
         Recovered {
             sandboxes: sandboxes.collect(),
             tasks: tasks.collect(),
-            pending_starts: Vec::new(),
             removals: self.pending_removals(),
             remnants: Vec::new(),
         }

@@ -7,7 +7,7 @@ use std::pin::pin;
 
 use futures::poll;
 use switchyard_contract::specs;
-use switchyard_core::backend::{Backend, BackendStatus, Condition, SandboxBackend, TaskBackend};
+use switchyard_core::backend::{Backend, BackendStatus, Condition, SandboxBackend, TaskBackend, Withdrawal};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, ImageStore, PullRequest};
 use switchyard_core::spec::{CpuShares, Resources, SandboxNetwork, SandboxSpec, Signal, TaskUpdate};
@@ -106,7 +106,10 @@ async fn injected_failure_has_no_effect_except_a_recorded_start() {
         fake.fail_next(method, Error::unavailable("by order"));
     }
     assert_eq!(fake.stop_sandbox(sandbox).await.unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(fake.start_task(task).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(
+        fake.start_task(task, &Withdrawal::default()).await.unwrap_err().kind(),
+        ErrorKind::Unavailable
+    );
     let found = fake.recover().await.unwrap();
     assert!(found.sandboxes[0].state.is_ready());
     assert!(matches!(found.tasks[0].state, TaskState::Exited { started_at: None, .. }));
@@ -116,7 +119,7 @@ async fn injected_failure_has_no_effect_except_a_recorded_start() {
 #[tokio::test]
 async fn signals_and_calls_are_recorded() {
     let (fake, _, task) = with_task(&["ignore-term"]).await;
-    fake.start_task(task).await.unwrap();
+    fake.start_task(task, &Withdrawal::default()).await.unwrap();
     for signal in [Signal::TERM, Signal::KILL] {
         assert!(fake.runs(task));
         fake.signal_task(task, signal).await.unwrap();
@@ -151,7 +154,7 @@ async fn contract_violations_of_the_gateway_are_detected() {
 #[tokio::test]
 async fn calls_of_a_killed_daemon_neither_return_nor_take_effect() {
     let (fake, _, task) = with_task(&["serve"]).await;
-    fake.start_task(task).await.unwrap();
+    fake.start_task(task, &Withdrawal::default()).await.unwrap();
     let hold = fake.hold(Method::UpdateTask);
     let limits =
         TaskUpdate::from(&Resources { cpu_shares: Some(CpuShares::clamped(9)), ..Resources::default() });

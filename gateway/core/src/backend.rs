@@ -35,12 +35,14 @@ use crate::table::{Sandbox, Task};
 mod exec;
 mod observer;
 mod operations;
+mod withdrawal;
 
 pub use exec::{ExecControl, ExecProcess};
 pub use observer::{BackendObserver, RecoveryResult, RuntimeCall, unobserved};
 pub use operations::{
     CheckpointBackend, ExecBackend, SandboxBackend, StatsBackend, TaskBackend, VolumeBackend,
 };
+pub use withdrawal::Withdrawal;
 
 /// Runs sandboxes and tasks.
 pub trait Backend:
@@ -228,11 +230,10 @@ pub struct Started {
 pub struct Recovered {
     /// Sandboxes.
     pub sandboxes: Vec<Sandbox>,
-    /// Tasks of these sandboxes.
+    /// Tasks of these sandboxes. One that a predecessor was starting and that the runtime may still start is
+    /// [`TaskState::Unattended`](crate::state::TaskState::Unattended), until [`TaskBackend::resolve_start`]
+    /// returns.
     pub tasks: Vec<Task>,
-    /// Tasks among `tasks` that a predecessor was starting and that the runtime may still start; their state
-    /// is `Created` until [`TaskBackend::resolve_start`] returns.
-    pub pending_starts: Vec<TaskId>,
     /// Sandboxes whose removal a predecessor had begun; they are to be removed.
     pub removals: Vec<SandboxId>,
     /// Sandboxes that are not in `sandboxes` but hold resources: those whose creation never finished, until

@@ -2,7 +2,8 @@
 //!
 //! Operations that change state run as spawned tasks of the gateway, so that a caller that goes away leaves
 //! nothing half done; concurrent callers of the same operation share one run ([`crate::singleflight`]). An
-//! object whose creation outlived its caller stays in the table: the retry finds it under its name.
+//! object whose creation outlived its caller stays in the table: the retry finds it under its name. A start
+//! does not outlive its last caller: it is given up, and its program does not run on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +24,11 @@ use crate::ledger::{Compute, LeaseStore, Ledger, MemoryStore};
 use crate::operation::{Caller, Operations};
 use crate::reload::Reloadable;
 use crate::singleflight::Singleflight;
+use crate::state::TaskState;
 use crate::table::{Counts, Sandbox, Table, Task};
 use crate::trace::TracePlace;
 
+mod callers;
 mod checkpoint;
 mod compute;
 mod device_views;
@@ -47,9 +50,11 @@ mod scope;
 mod start_limiter;
 mod stream;
 mod task;
+mod task_start;
 mod task_watch;
 mod volume;
 
+pub use callers::Callers;
 pub use exec::ExecOutput;
 pub use lease::Leased;
 pub use ledger_report::LedgerReport;
@@ -227,13 +232,14 @@ impl Gateway {
     pub async fn recover(&self) -> Result<()> {
         let recovered = self.shared.backend.recover().await?;
         let watched: Vec<_> =
-            recovered.tasks.iter().filter(|task| task.state.may_run()).map(|task| task.id).collect();
+            recovered.tasks.iter().filter(|task| task.state.is_running()).map(|task| task.id).collect();
+        let pending = recovered.tasks.iter().filter(|task| task.state == TaskState::Unattended);
+        let pending: Vec<_> = pending.map(|task| task.id).collect();
         let sandboxes = recovered.sandboxes.clone();
-        let pending_starts = recovered.pending_starts.clone();
         let removals = recovered.removals.clone();
         self.recover_ledger(&recovered).await;
         self.shared.table.load(recovered);
-        for id in pending_starts {
+        for id in pending {
             // This cannot wait: no request is served yet. Requests for this task will wait for this lock.
             self.resume_start(id, self.shared.task_locks.lock(id).await);
         }
@@ -282,6 +288,13 @@ impl Gateway {
         let drained = drained.await;
         done.map_err(|_| Error::deadline(format!("{} operations are still in flight", operations.len())))?;
         drained.map_err(|_| Error::deadline("the backend is still cleaning up"))
+    }
+
+    /// Cancelled when the gateway begins to shut down. Callers that go away from then on withdraw nothing:
+    /// what ends because the daemon does has to end by this, not before.
+    #[must_use]
+    pub fn ending(&self) -> CancellationToken {
+        self.shared.shutdown.child_token()
     }
 
     /// The view of one owner.

@@ -43,5 +43,6 @@ pub mod sysctl;
 pub mod table;
 pub mod threads;
 pub mod trace;
+pub mod waiters;
 
 pub use error::{Error, ErrorKind, Reason, Result, STATUS_TEXT_MAX};

@@ -1,8 +1,9 @@
 //! Concurrent callers of one operation share a single run of it.
 //!
 //! The first caller under a key starts the work as a spawned task, which continues if that caller goes away.
-//! Callers that arrive while it runs wait for the same result. When it is done the key is free again; a
-//! created object is then in the table under its name, where a late retry finds it.
+//! Callers that arrive while it runs wait for the same result, and the work can ask whether any of them still
+//! does. When it is done the key is free again; a created object is then in the table under its name, where a
+//! late retry finds it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, Result};
 use crate::trace;
+use crate::waiters::Waiters;
 
 type SharedResult<T> = Shared<BoxFuture<'static, Result<T>>>;
 
@@ -28,6 +30,7 @@ pub struct Singleflight<K, T> {
 struct InFlight<T> {
     request: Vec<u8>,
     result: SharedResult<T>,
+    waiters: Waiters,
 }
 
 /// What to do for a caller; evaluated while no operation can begin or end under the same key.
@@ -80,7 +83,25 @@ where
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let result = {
+        self.run_watched(key, request, decide, |_| work()).await
+    }
+
+    /// As [`Singleflight::run`], for work that acts on whether its callers still wait: it is given them. Only
+    /// callers of this operation count, not those that wait for its end to do something else.
+    ///
+    /// # Errors
+    /// Those of [`Singleflight::run`].
+    pub async fn run_watched<F>(
+        &self,
+        key: K,
+        request: &[u8],
+        decide: impl FnOnce() -> Decision<T>,
+        work: impl FnOnce(Waiters) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let (result, _waiter) = {
             let mut in_flight = self.lock();
             if let Some(flight) = in_flight.get(&key) {
                 if flight.request != request {
@@ -88,15 +109,19 @@ where
                         "{key} is being made with another configuration"
                     )));
                 }
-                flight.result.clone()
+                (flight.result.clone(), flight.waiters.join())
             } else {
                 match decide() {
                     Decision::Answer(answer) => return answer,
                     Decision::Begin => {}
                 }
-                let result = self.spawn(key.clone(), work());
-                in_flight.insert(key, InFlight { request: request.to_vec(), result: result.clone() });
-                result
+                let waiters = Waiters::default();
+                // Before the work begins: it must never see itself without callers.
+                let waiter = waiters.join();
+                let result = self.spawn(key.clone(), work(waiters.clone()));
+                let flight = InFlight { request: request.to_vec(), result: result.clone(), waiters };
+                in_flight.insert(key, flight);
+                (result, waiter)
             }
         };
         result.await

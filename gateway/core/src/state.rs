@@ -6,6 +6,7 @@
 //!              │                   └──failed──► Exited ◄┴────── exited ────┘
 //!              └────────────remove────────────────┴───────► Removing ──► (gone)
 //!           Removing ──failed──► as before
+//!           Starting ──callers gone──► Unattended ──► as from Starting
 //!
 //! sandbox:  Ready ──stop──► Stopping ──stopped──► Stopped ──remove──► Removing ──► (gone)
 //!             └────lost────► Unknown ──stop──┘      ▲ │
@@ -68,6 +69,9 @@ pub enum TaskState {
     Created,
     /// Being started.
     Starting,
+    /// Being started, and nobody waits for that: the callers have gone away, and the start is being given up;
+    /// or a predecessor began it, and its outcome is not known yet.
+    Unattended,
     /// Its main process runs.
     Running {
         /// Process id on the host.
@@ -103,6 +107,8 @@ pub enum TaskState {
 pub enum TaskEvent {
     /// A start was requested.
     StartRequested,
+    /// All callers of the start have gone away.
+    StartWithdrawn,
     /// The main process runs.
     Started {
         /// Process id on the host.
@@ -112,7 +118,7 @@ pub enum TaskEvent {
     },
     /// The start failed.
     StartFailed(Exit),
-    /// The start was refused before anything was done.
+    /// The start was refused before anything was done, or nothing of it is left.
     StartRefused,
     /// A stop was requested.
     StopRequested,
@@ -188,9 +194,14 @@ impl TaskState {
         let illegal = IllegalTransition { state: self.as_str(), wanted: event.as_verb() };
         Ok(match (self, event) {
             (Self::Created, E::StartRequested) => Self::Starting,
-            (Self::Starting, E::Started { pid, at }) => Self::Running { pid, started_at: at },
-            (Self::Starting, E::StartFailed(exit)) => Self::Exited { started_at: None, exit },
-            (Self::Starting, E::StartRefused) => Self::Created,
+            (Self::Starting | Self::Unattended, E::StartWithdrawn) => Self::Unattended,
+            (Self::Starting | Self::Unattended, E::Started { pid, at }) => {
+                Self::Running { pid, started_at: at }
+            }
+            (Self::Starting | Self::Unattended, E::StartFailed(exit)) => {
+                Self::Exited { started_at: None, exit }
+            }
+            (Self::Starting | Self::Unattended, E::StartRefused) => Self::Created,
             (Self::Running { pid, started_at } | Self::Stopping { pid, started_at }, E::StopRequested) => {
                 Self::Stopping { pid, started_at }
             }
@@ -218,6 +229,7 @@ impl TaskState {
         match self {
             Self::Created => "created",
             Self::Starting => "starting",
+            Self::Unattended => "unattended",
             Self::Running { .. } => "running",
             Self::Stopping { .. } => "stopping",
             Self::Exited { .. } => "exited",
@@ -232,6 +244,7 @@ impl TaskState {
             Self::Running { .. } | Self::Stopping { .. } | Self::Exited { started_at: Some(_), .. } => true,
             Self::Created
             | Self::Starting
+            | Self::Unattended
             | Self::Exited { started_at: None, .. }
             | Self::Removing { .. } => false,
         }
@@ -242,7 +255,11 @@ impl TaskState {
     pub const fn pid(&self) -> Option<u32> {
         match self {
             Self::Running { pid, .. } | Self::Stopping { pid, .. } => Some(*pid),
-            Self::Created | Self::Starting | Self::Exited { .. } | Self::Removing { .. } => None,
+            Self::Created
+            | Self::Starting
+            | Self::Unattended
+            | Self::Exited { .. }
+            | Self::Removing { .. } => None,
         }
     }
 
@@ -252,7 +269,7 @@ impl TaskState {
         match self {
             Self::Running { started_at, .. } | Self::Stopping { started_at, .. } => Some(*started_at),
             Self::Exited { started_at, .. } | Self::Removing { started_at, .. } => *started_at,
-            Self::Created | Self::Starting => None,
+            Self::Created | Self::Starting | Self::Unattended => None,
         }
     }
 
@@ -266,7 +283,7 @@ impl TaskState {
     #[must_use]
     pub const fn may_run(&self) -> bool {
         match self {
-            Self::Starting | Self::Running { .. } | Self::Stopping { .. } => true,
+            Self::Starting | Self::Unattended | Self::Running { .. } | Self::Stopping { .. } => true,
             Self::Created | Self::Exited { .. } | Self::Removing { .. } => false,
         }
     }
@@ -276,6 +293,7 @@ impl TaskEvent {
     const fn as_verb(&self) -> &'static str {
         match self {
             Self::StartRequested => "start",
+            Self::StartWithdrawn => "have its start given up",
             Self::Started { .. } => "have started",
             Self::StartFailed(_) => "have failed to start",
             Self::StartRefused => "have been refused a start",

@@ -345,6 +345,7 @@ impl Table {
             }
             TaskState::Created
             | TaskState::Starting
+            | TaskState::Unattended
             | TaskState::Running { .. }
             | TaskState::Stopping { .. }
             | TaskState::Exited { .. }
@@ -410,22 +411,22 @@ impl Table {
         self.change_sandbox(id, SandboxEvent::Started, |_| true, Some(details)).map(|(_, after)| after)
     }
 
-    fn change_sandbox(
     /// Applies an event, if `condition` holds; returns whether something has changed, and the sandbox after
     /// it.
+    fn change_sandbox(
         &self,
         id: SandboxId,
         event: SandboxEvent,
-        details: Option<SandboxDetails>,
         condition: impl FnOnce(&Sandbox) -> bool,
+        details: Option<SandboxDetails>,
     ) -> Result<(bool, Arc<Sandbox>)> {
         let objects = self.lock();
         let cell = objects.sandboxes.get(&id).ok_or_else(|| no_sandbox(id))?;
         let before = cell.borrow().clone();
-        let state =
         if !condition(&before) {
             return Ok((false, before));
         }
+        let state =
             before.state.clone().apply(event).map_err(|illegal| {
                 Error::failed_precondition(format!("sandbox {id}")).with_source(illegal)
             })?;

@@ -371,7 +371,10 @@ fn task_view(task: &Task, names: &Names) -> TaskView {
         TaskState::Exited { exit, .. } | TaskState::Removing { exit: Some(exit), .. } => {
             (None, Some(exit.code))
         }
-        TaskState::Created | TaskState::Starting | TaskState::Removing { exit: None, .. } => (None, None),
+        TaskState::Created
+        | TaskState::Starting
+        | TaskState::Unattended
+        | TaskState::Removing { exit: None, .. } => (None, None),
     };
     TaskView {
         id: task.id.to_string(),

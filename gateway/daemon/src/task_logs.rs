@@ -27,9 +27,11 @@ pub(crate) async fn find(gateway: &Gateway, logs: &Client, word: &str) -> Result
                 false
             }
         },
-        TaskState::Created | TaskState::Starting | TaskState::Running { .. } | TaskState::Stopping { .. } => {
-            false
-        }
+        TaskState::Created
+        | TaskState::Starting
+        | TaskState::Unattended
+        | TaskState::Running { .. }
+        | TaskState::Stopping { .. } => false,
     };
     Ok(TaskLogView {
         id,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  StartTask ─► remove stale starts ─► plan ─► image ─► sandbox ─► task ─► start   (serialised per task key)
-//!      │             │                           └ cancelled with the call; later steps run to completion
+//!      │             │                           └ cancelled with the call; later steps are undone if it is
 //!      │             └ same id: adopt it if it has started, else remove it; other ids of the task: remove
 //!  DestroyTask ─► wait for the operation in progress ─► remove sandbox and task ─► schedule image removal
 //! ```

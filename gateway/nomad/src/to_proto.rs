@@ -60,6 +60,7 @@ pub(crate) fn inspected(sandbox: Option<&Sandbox>, task: &Task) -> nomad::Inspec
         TaskState::Exited { exit, .. } | TaskState::Removing { exit: Some(exit), .. } => Some(exit),
         TaskState::Created
         | TaskState::Starting
+        | TaskState::Unattended
         | TaskState::Running { .. }
         | TaskState::Stopping { .. }
         | TaskState::Removing { exit: None, .. } => None,
@@ -97,7 +98,7 @@ const fn state(state: &TaskState) -> nomad::TaskState {
     match state {
         TaskState::Running { .. } | TaskState::Stopping { .. } => nomad::TaskState::Running,
         TaskState::Exited { .. } | TaskState::Removing { .. } => nomad::TaskState::Exited,
-        TaskState::Created | TaskState::Starting => nomad::TaskState::Unknown,
+        TaskState::Created | TaskState::Starting | TaskState::Unattended => nomad::TaskState::Unknown,
     }
 }
 

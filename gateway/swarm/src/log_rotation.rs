@@ -158,6 +158,7 @@ impl RotatedLog {
             TaskState::Running { .. } | TaskState::Stopping { .. } => {}
             TaskState::Created
             | TaskState::Starting
+            | TaskState::Unattended
             | TaskState::Exited { .. }
             | TaskState::Removing { .. } => return None,
         }

@@ -138,6 +138,7 @@ impl Claimed {
             TaskState::Exited { .. } | TaskState::Removing { .. } => Self::default(),
             TaskState::Created
             | TaskState::Starting
+            | TaskState::Unattended
             | TaskState::Running { .. }
             | TaskState::Stopping { .. } => Self {
                 amount: task.details.compute.reserved,

@@ -241,6 +241,7 @@ impl TaskExecutor {
         let runs = |state: &TaskState| match state {
             TaskState::Created
             | TaskState::Starting
+            | TaskState::Unattended
             | TaskState::Running { .. }
             | TaskState::Stopping { .. } => true,
             TaskState::Exited { .. } | TaskState::Removing { .. } => false,

@@ -23,9 +23,11 @@ fn log_of(task: &Task, cluster: Option<&str>) -> Option<TaskLog> {
     }
     let has_ended = match &task.state {
         TaskState::Exited { .. } | TaskState::Removing { .. } => true,
-        TaskState::Created | TaskState::Starting | TaskState::Running { .. } | TaskState::Stopping { .. } => {
-            false
-        }
+        TaskState::Created
+        | TaskState::Starting
+        | TaskState::Unattended
+        | TaskState::Running { .. }
+        | TaskState::Stopping { .. } => false,
     };
     Some(TaskLog { service_id, task_id, file: task.details.log_path.clone(), has_ended })
 }

@@ -36,6 +36,7 @@ fn container(task: &Task) -> swarm::ContainerStatus {
         TaskState::Removing { exit: None, .. }
         | TaskState::Created
         | TaskState::Starting
+        | TaskState::Unattended
         | TaskState::Running { .. }
         | TaskState::Stopping { .. } => 0,
     };

@@ -260,7 +260,8 @@ impl Worker {
     fn object(&self, known: State) -> Result<Option<Object>> {
         let Some(task) = self.task_object()? else { return Ok(None) };
         Ok(match &task.state {
-            TaskState::Created => {
+            // The start that a predecessor began may come to nothing: then the task is created again.
+            TaskState::Created | TaskState::Unattended => {
                 // After a reboot there is nothing to start it in.
                 let ready = self.sandbox_object()?.is_some_and(|sandbox| sandbox.state.is_ready());
                 (ready || known == State::Running).then_some(Object::Created)
@@ -368,7 +369,13 @@ impl Worker {
         let lost = || Error::not_found(life::LOST);
         let task = self.task_object()?.ok_or_else(lost)?;
         let started = match &task.state {
-            TaskState::Created | TaskState::Starting => scope.start_task(&task.id.to_string()).await,
+            TaskState::Created | TaskState::Starting | TaskState::Unattended => {
+                // Detached: what this worker does not want any more it stops itself.
+                let detached = scope.clone();
+                let id = task.id.to_string();
+                let what = format!("start of task {id}");
+                scope.run_detached(what, async move { detached.start_task(&id).await }).await
+            }
             TaskState::Running { .. } | TaskState::Stopping { .. } | TaskState::Exited { .. } => Ok(()),
             TaskState::Removing { .. } => Err(lost()),
         };

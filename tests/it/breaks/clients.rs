@@ -132,7 +132,7 @@ fn disconnects_during_container_calls_leave_nothing_behind() {
         abandon_call(&node, random_delay(time, 150), async |mut client| {
             client.start_container(request).await
         });
-        wait_running(&node, &id);
+        let id = run_after_abandoned_start(&node, &pod, &config, id);
         abandon_changes(&node, &pod, &id, time);
 
         let request = cri::StopContainerRequest { container_id: id.clone(), timeout: 0 };
@@ -151,21 +151,31 @@ fn disconnects_during_container_calls_leave_nothing_behind() {
     }
 }
 
-/// Waits until a container runs whose start was abandoned; starts it if the abandoned start never began.
+/// Runs a container whose start was abandoned; if that start has ended it, another one in its place.
 #[track_caller]
-fn wait_running(node: &TestNode, id: &str) {
-    let mut last = None;
-    let running = eventually(LIMIT, || {
-        let status = node.cri().status(id).expect("it has a status");
-        if status.state() == ContainerState::ContainerCreated {
-            // The abandoned start may have begun just now.
-            let _ = node.cri().start(id);
+fn run_after_abandoned_start(
+    node: &TestNode,
+    pod: &TestPod<'_>,
+    config: &cri::ContainerConfig,
+    id: String,
+) -> String {
+    // As a kubelet does. It waits for the end of the start.
+    node.cri().stop(&id, 0).expect("it can be stopped");
+    let status = node.cri().status(&id).expect("it has a status");
+    let id = match status.state() {
+        ContainerState::ContainerCreated => id,
+        ContainerState::ContainerExited => {
+            assert_ne!(status.exit_code, 0, "{status:?}");
+            node.cri().remove(&id).expect("it can be removed");
+            pod.create(config)
         }
-        let runs = status.state() == ContainerState::ContainerRunning;
-        last = Some(status);
-        runs
-    });
-    assert!(running, "{last:?}");
+        ContainerState::ContainerRunning | ContainerState::ContainerUnknown => {
+            panic!("it was stopped: {status:?}")
+        }
+    };
+    // The abandoned request may arrive only now, and be withdrawn.
+    retry("StartContainer", || node.cri().start(&id));
+    id
 }
 
 /// Abandons the calls that change a running container.

@@ -383,7 +383,7 @@ impl<'n> SharedShimPod<'n> {
 }
 
 /// A node whose shims report their start only once the file `hold` in the directory is gone.
-fn node_of_slow_shims() -> (TestNode, PathBuf) {
+pub(super) fn node_of_slow_shims() -> (TestNode, PathBuf) {
     let mut dir = PathBuf::new();
     let node = TestNode::start_configured(|root| {
         dir = root.path().join("shims");

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use switchyard_contract::Fixture as _;
 use switchyard_core::ErrorKind;
+use switchyard_core::backend::Withdrawal;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{Mount, MountSource, Propagation, Signal, TaskSpec};
 
@@ -70,7 +71,7 @@ async fn symlink_placed_in_a_mount_path_is_not_followed() {
         caller.backend.create_task(id, sandbox, &spec).await.expect("nothing is wrong yet");
         fs::rename(alloc.join(place), alloc.join("moved")).expect("it can be moved");
         symlink(target, alloc.join(place)).expect("a link can be put there");
-        let refused = caller.backend.start_task(id).await.expect_err("it is another");
+        let refused = caller.backend.start_task(id, &Withdrawal::default()).await.expect_err("it is another");
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{}", refused.report());
         assert!(
             refused.report().contains("was replaced or removed after it had been checked"),

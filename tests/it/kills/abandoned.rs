@@ -4,9 +4,10 @@
 use switchyard_proto::cri::v1::ContainerState;
 use switchyard_steps::Operation;
 use switchyard_steps::Step::*;
+use switchyard_tests::host::eventually;
 
 use super::cases::KillCase;
-use super::fixture::{KillFixture, KillPoint};
+use super::fixture::{KillFixture, KillPoint, LIMIT};
 use super::{pods, tasks};
 
 pub(super) const ABANDONED: &[KillCase] = &[
@@ -95,7 +96,12 @@ fn abandon_start(fixture: &KillFixture, kill: KillPoint, cut_off: impl FnOnce(&s
     let before = fixture.node.leak_scan();
     cut_off(&id);
     assert_eq!(listed(fixture, pod.id()), [id.as_str()], "{kill:?}");
-    let status = fixture.node.cri().status(&id).expect("it has a status");
+    let mut status = fixture.node.cri().status(&id).expect("it has a status");
+    let is_settled = eventually(LIMIT, || {
+        status = fixture.node.cri().status(&id).expect("it has a status");
+        status.state() != ContainerState::ContainerUnknown
+    });
+    assert!(is_settled, "{kill:?}: {status:?}");
     match status.state() {
         ContainerState::ContainerCreated => fixture.assert_only_listed_since(kill, &before, &[]),
         ContainerState::ContainerRunning => {

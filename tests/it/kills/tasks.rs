@@ -134,11 +134,12 @@ pub(super) fn await_start_outcome(fixture: &KillFixture, kill: KillPoint) {
 fn assert_starts(fixture: &KillFixture, kill: KillPoint, pod: TestPod<'_>, id: &str) {
     let status = fixture.node.cri().status(id).expect("it has a status");
     match status.state() {
-        ContainerState::ContainerCreated => fixture.node.cri().start(id).expect("it can be sent again"),
-        ContainerState::ContainerRunning => {}
-        ContainerState::ContainerExited | ContainerState::ContainerUnknown => {
-            panic!("{kill:?} has ended it: {status:?}")
+        // Unknown while the outcome of the interrupted start is; the repeated one waits for it.
+        ContainerState::ContainerCreated | ContainerState::ContainerUnknown => {
+            fixture.node.cri().start(id).expect("it can be sent again");
         }
+        ContainerState::ContainerRunning => {}
+        ContainerState::ContainerExited => panic!("{kill:?} has ended it: {status:?}"),
     }
     assert_eq!(fixture.node.cri().sh(id, "echo reached"), "reached");
     pod.wait_log("main", |lines| !lines.is_empty());

@@ -58,7 +58,7 @@ impl RecoveryPlan {
             observer.recovered("sandbox", result(sandbox.state == SandboxState::Ready));
         }
         for task in &self.recovered.tasks {
-            observer.recovered("task", result(task.state.may_run()));
+            observer.recovered("task", result(task.state.is_running()));
         }
         for kind in &self.unreadable {
             observer.recovered(kind, RecoveryResult::Unreadable);
@@ -84,8 +84,7 @@ impl RecoveryPlan {
             return;
         };
         match fate {
-            TaskFate::Destroy | TaskFate::Created => {}
-            TaskFate::StartPending => self.recovered.pending_starts.push(entry.id),
+            TaskFate::Destroy | TaskFate::Created | TaskFate::StartPending => {}
             TaskFate::Running(_) => {
                 if entry.dirs.limits_pending().exists() {
                     self.cleanup.push(Box::new(TaskCleanup::new(

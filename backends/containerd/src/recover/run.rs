@@ -319,7 +319,7 @@ impl Recovery {
                 self.shims.predecessor_calls.insert(id);
                 // The predecessor call may come to nothing, and then a client asks for the start again.
                 entry.keep_fifos_open();
-                TaskState::Created
+                TaskState::Unattended
             }
             TaskFate::Running(started) => {
                 self.adopt(entry, *started);

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use containerd_client::services::v1 as api;
 use containerd_client::types::Mount;
-use switchyard_core::backend::Started;
+use switchyard_core::backend::{Started, Withdrawal};
 use switchyard_core::id::TaskId;
 use switchyard_core::operation::{plain_step, step};
 use switchyard_core::state::Exit;
@@ -47,12 +47,13 @@ struct Streams {
 }
 
 impl Tasks {
-    pub(crate) async fn start_task(&self, id: TaskId) -> Result<Started> {
+    pub(crate) async fn start_task(&self, id: TaskId, withdrawal: &Withdrawal) -> Result<Started> {
         let entry = self.table.get(id)?;
         let guard = plain_step("wait_for_process_lock", entry.lock_process()).await;
         // Nothing has been done yet: a task whose start is refused here can be started later.
-        self.wait_ready(&entry).await.map_err(|error| error.with_reason(Reason::NotBegun))?;
-        match self.launch(&entry).await {
+        let ready = self.wait_ready(&entry).await.and_then(|()| withdrawal.check(id));
+        ready.map_err(|error| error.with_reason(Reason::NotBegun))?;
+        match self.launch(&entry, withdrawal).await {
             Ok(started) => Ok(started),
             Err(error) => {
                 drop(guard);
@@ -83,7 +84,7 @@ impl Tasks {
         Ok(())
     }
 
-    async fn launch(&self, entry: &TaskEntry) -> Result<Started> {
+    async fn launch(&self, entry: &TaskEntry, withdrawal: &Withdrawal) -> Result<Started> {
         self.check_target(entry)?;
         entry.apply(LifecycleEvent::Launched);
         let expected_move = self.cgroups.expect_move();
@@ -108,7 +109,7 @@ impl Tasks {
         // logkeeper opens them. Both calls are completed before an error is returned, so that the undo does
         // not race with either.
         let opened = step("open_log", self.open_log(log.as_ref()));
-        let (logged, created) = tokio::join!(opened, self.make_process(entry, request));
+        let (logged, created) = tokio::join!(opened, self.make_process(entry, request, withdrawal));
         drop(readers);
         logged?;
         let pid = created?;
@@ -126,6 +127,8 @@ impl Tasks {
         step("reserve_record", reserve_mark(entry)).await?;
         self.context.faults.reach(Step::TaskUnstaged)?;
         self.task_cgroups.watch_oom(entry);
+        // From here on the program runs.
+        withdrawal.check(entry.id)?;
         // Taken before the call, so that the exit of a task that exits at once is not earlier than its start.
         // The clock may have been set back since the task was created: no start is earlier than the creation.
         let at = SystemTime::now().max(entry.record().meta.created_at());
@@ -153,7 +156,12 @@ impl Tasks {
 
     /// Has containerd create the process, while no other process of its pod is created or ended, and opens a
     /// handle of it. Returns its pid.
-    async fn make_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<u32> {
+    async fn make_process(
+        &self,
+        entry: &TaskEntry,
+        request: api::CreateTaskRequest,
+        withdrawal: &Withdrawal,
+    ) -> Result<u32> {
         let locked = async {
             let pod_guard = self.exits.lock_pod(entry).await;
             if pod_guard.is_some() {
@@ -162,6 +170,8 @@ impl Tasks {
             pod_guard
         };
         let _pod_guard = plain_step("wait_for_pod_shim", locked).await;
+        // That wait is as long as the start of another container of the pod.
+        withdrawal.check(entry.id)?;
         let pid = step("create_process", self.create_process(entry, request)).await?;
         self.exits.open_main_process(entry, pid);
         self.exits.note_shim(entry);

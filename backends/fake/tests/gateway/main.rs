@@ -16,6 +16,7 @@ mod ports;
 mod registration_order;
 mod restart;
 mod review;
+mod starting;
 mod stopping;
 mod storm;
 mod tasks;

@@ -94,6 +94,7 @@ impl FakeNode {
             TaskState::Exited { exit, .. } => exit,
             TaskState::Created
             | TaskState::Starting
+            | TaskState::Unattended
             | TaskState::Running { .. }
             | TaskState::Stopping { .. }
             | TaskState::Removing { .. } => panic!("it is {:?}, not exited", self.state(id)),

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use futures::future::BoxFuture;
 
-use super::{ExecProcess, Inspection, NamedVolume, SandboxDetails, SandboxStats, Started, TaskDetails};
+use super::{
+    ExecProcess, Inspection, NamedVolume, SandboxDetails, SandboxStats, Started, TaskDetails, Withdrawal,
+};
 use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate};
@@ -99,8 +101,8 @@ pub trait SandboxBackend: Send + Sync {
 /// The tasks of a backend.
 pub trait TaskBackend: Send + Sync {
     /// Waits for the outcome of a start that a predecessor began: `Some` if the process runs, `None` if it
-    /// does not, in which case nothing of the start is left. Called once, after recovery, for each task in
-    /// [`Recovered::pending_starts`](super::Recovered::pending_starts). Cancel-safe.
+    /// does not, in which case nothing of the start is left. Called once, after recovery, for each task that
+    /// was recovered as [`TaskState::Unattended`](crate::state::TaskState::Unattended). Cancel-safe.
     ///
     /// # Errors
     /// `Unavailable` if the runtime cannot be reached: call it again. `NotFound` if the task does not exist.
@@ -118,13 +120,14 @@ pub trait TaskBackend: Send + Sync {
         spec: &'a TaskSpec,
     ) -> BoxFuture<'a, Result<TaskDetails>>;
 
-    /// Starts a created task; its main process runs when this returns.
+    /// Starts a created task; its main process runs when this returns. A start that is withdrawn before the
+    /// program is executed fails with [`Withdrawal::check`]; later a withdrawal has no effect.
     ///
     /// # Errors
     /// The task has not run and will not run; the failure is recorded, so that `recover` returns the task as
     /// [`TaskState::Exited`](crate::state::TaskState::Exited). With [`Reason::NotBegun`](crate::error::Reason::NotBegun)
     /// nothing was done, and the task can be started later.
-    fn start_task(&self, id: TaskId) -> BoxFuture<'_, Result<Started>>;
+    fn start_task<'a>(&'a self, id: TaskId, withdrawal: &'a Withdrawal) -> BoxFuture<'a, Result<Started>>;
 
     /// Sends a signal to the main process; [`Signal::KILL`] goes to all processes of the task. Succeeds if
     /// the task does not run. Signals other than [`Signal::KILL`] may be delayed for a moment if the process

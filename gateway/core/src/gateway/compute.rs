@@ -126,9 +126,11 @@ pub(super) fn recovered_holder(task: &Task, sandbox: &Sandbox) -> ComputeHolder 
 /// Whether the reservation of a task in this state counts.
 const fn holds_compute(state: &TaskState) -> bool {
     match state {
-        TaskState::Created | TaskState::Starting | TaskState::Running { .. } | TaskState::Stopping { .. } => {
-            true
-        }
+        TaskState::Created
+        | TaskState::Starting
+        | TaskState::Unattended
+        | TaskState::Running { .. }
+        | TaskState::Stopping { .. } => true,
         TaskState::Exited { .. } | TaskState::Removing { .. } => false,
     }
 }

@@ -187,6 +187,7 @@ impl Scope {
             TaskState::Running { .. } | TaskState::Stopping { .. } => Ok(task),
             TaskState::Created
             | TaskState::Starting
+            | TaskState::Unattended
             | TaskState::Exited { .. }
             | TaskState::Removing { .. } => Err(Error::failed_precondition(format!(
                 "task {} is {}, not running",

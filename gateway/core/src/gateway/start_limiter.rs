@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use crate::id::Owner;
@@ -23,6 +23,10 @@ const PERMIT_MAX_HOLD: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct StartLimiter(BTreeMap<Owner, Arc<Semaphore>>);
 
+/// One start that may begin.
+#[derive(Debug)]
+pub(super) struct StartPermit<'a>(Option<SemaphorePermit<'a>>);
+
 impl StartLimiter {
     /// This many permits for each owner, at least one.
     pub(super) fn new(permits: usize) -> Self {
@@ -32,16 +36,28 @@ impl StartLimiter {
 
     /// Runs the work of an owner as soon as it has a permit. Cancel-safe if the work is.
     pub(super) async fn run<T>(&self, owner: Owner, work: impl Future<Output = T>) -> T {
-        let permit = match self.0.get(&owner) {
+        self.admit(owner).await.run(work).await
+    }
+
+    /// Waits for a permit of an owner. Cancel-safe.
+    pub(super) async fn admit(&self, owner: Owner) -> StartPermit<'_> {
+        StartPermit(match self.0.get(&owner) {
             // The semaphore is never closed.
             Some(permits) => plain_step("wait_for_start_permit", permits.acquire()).await.ok(),
             None => None,
-        };
+        })
+    }
+}
+
+impl StartPermit<'_> {
+    /// Runs the work of a start, and holds the permit during the first part of it. Cancel-safe if the work
+    /// is.
+    pub(super) async fn run<T>(self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         match timeout(PERMIT_MAX_HOLD, &mut work).await {
             Ok(done) => done,
             Err(_) => {
-                drop(permit);
+                drop(self.0);
                 work.await
             }
         }

@@ -1,12 +1,13 @@
-//! Creating, starting, stopping and removing tasks.
+//! Creating, stopping, changing and removing tasks.
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::lease::BoundClaims;
 use super::{Gateway, NewTask, Op, Scope, Shared, ignore_not_found};
-use crate::error::{Error, ErrorKind, Reason, Result};
+use crate::backend::TaskDetails;
+use crate::error::{Error, ErrorKind, Result};
 use crate::id::{SandboxId, TaskId};
 use crate::operation::{Caller, OperationKind, Subject, step};
 use crate::singleflight::Decision;
@@ -72,21 +73,6 @@ impl Scope {
         } else {
             Err(Error::invalid("pid namespace target", format!("task {target} is in another sandbox")))
         }
-    }
-
-    /// Starts a created task; joins a start in flight. Cancel-safe: the work continues.
-    ///
-    /// # Errors
-    /// `NotFound`; `FailedPrecondition` if it is not in the state `Created`; those of
-    /// [`TaskBackend::start_task`](crate::backend::TaskBackend::start_task), after which the task has
-    /// exited with [`START_FAILED_CODE`](crate::state::START_FAILED_CODE).
-    pub async fn start_task(&self, id: &str) -> Result<()> {
-        let id = self.task(id)?.id;
-        let work = || {
-            let operation = self.begin_on_task(OperationKind::StartTask, id);
-            operation.run(start_task(self.gateway.clone(), id))
-        };
-        self.gateway.shared.task_ops.run(Op::Start(id), b"", || Decision::Begin, work).await
     }
 
     /// Stops a task: sends its stop signal, and SIGKILL when `grace` has passed since the call. Returns after
@@ -159,10 +145,24 @@ impl Scope {
     /// [`TaskBackend::update_task`](crate::backend::TaskBackend::update_task), after which the old limits
     /// are in force.
     pub async fn update_task(&self, id: &str, update: impl Into<TaskUpdate> + Send) -> Result<()> {
+        let update = update.into();
+        self.update_task_from(id, |_| update).await
+    }
+
+    /// As [`Scope::update_task`], for an update that is made from what the task has: no other change of the
+    /// task comes between `make` and the update.
+    ///
+    /// # Errors
+    /// Those of [`Scope::update_task`].
+    pub async fn update_task_from(
+        &self,
+        id: &str,
+        make: impl FnOnce(&TaskDetails) -> TaskUpdate + Send + 'static,
+    ) -> Result<()> {
         let id = self.task(id)?.id;
         let gateway = self.gateway.clone();
         let operation = self.begin_on_task(OperationKind::UpdateTask, id);
-        let work = operation.run(update_task(gateway, id, update.into()));
+        let work = operation.run(update_task(gateway, id, make));
         self.gateway.run_detached(format!("update of task {id}"), work).await
     }
 
@@ -219,14 +219,7 @@ impl Gateway {
     /// run any more.
     async fn send_kill(&self, id: TaskId, signal: Option<Signal>, grace: Duration) -> Result<bool> {
         let shared: &Shared = &self.shared;
-        self.unless_outage(id, shared.task_ops.wait_finished(&Op::Start(id))).await?;
-        let Some(mut task) = shared.table.task(id) else { return Ok(false) };
-        if task.state == TaskState::Created {
-            // The runtime may still finish a start that a predecessor began: wait for its outcome.
-            drop(self.lock_task(id).await?);
-            let Some(now) = shared.table.task(id) else { return Ok(false) };
-            task = now;
-        }
+        let Some(task) = self.settled_task(id).await? else { return Ok(false) };
         if !task.state.may_run() {
             return Ok(false);
         }
@@ -242,15 +235,34 @@ impl Gateway {
                 return ended.map(|()| false);
             }
         }
+        // A task that was started can only run, have exited, or be removed: in all of these states it can be
+        // stopped.
         match self.apply_task(id, TaskEvent::StopRequested) {
             Ok((_, after)) if !after.state.may_run() => return Ok(false),
             Ok(_) => {}
-            // It exited between the check and the request.
-            Err(error) if error.kind() == ErrorKind::FailedPrecondition => return Ok(false),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error),
         }
         shared.backend.signal_task(id, Signal::KILL).await?;
         Ok(true)
+    }
+
+    /// A task of which no start is in progress; `None` if it does not exist.
+    async fn settled_task(&self, id: TaskId) -> Result<Option<Arc<Task>>> {
+        let shared: &Shared = &self.shared;
+        self.unless_outage(id, shared.task_ops.wait_finished(&Op::Start(id))).await?;
+        let Some(task) = shared.table.task(id) else { return Ok(None) };
+        match task.state {
+            TaskState::Created | TaskState::Starting | TaskState::Unattended => {}
+            TaskState::Running { .. }
+            | TaskState::Stopping { .. }
+            | TaskState::Exited { .. }
+            | TaskState::Removing { .. } => return Ok(Some(task)),
+        }
+        // A start may have begun since, and the runtime may still finish one that a predecessor began. Both
+        // hold the lock until the outcome is known.
+        let _guard = self.lock_task(id).await?;
+        Ok(shared.table.task(id))
     }
 
     /// Sends a task its stop signal once: concurrent callers share one send, later callers send none.
@@ -304,6 +316,7 @@ impl Gateway {
             TaskState::Removing { exit: None, .. }
             | TaskState::Created
             | TaskState::Starting
+            | TaskState::Unattended
             | TaskState::Running { .. }
             | TaskState::Stopping { .. } => Err(no_task(id)),
         }
@@ -349,50 +362,25 @@ async fn make_task(
     }
 }
 
-async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
-    let shared: &Shared = &gateway.shared;
-    let was_created = shared.table.task(id).is_some_and(|task| task.state == TaskState::Created);
-    let _guard = gateway.lock_task(id).await?;
-    let task = shared.table.task(id).ok_or_else(|| no_task(id))?;
-    if was_created && task.state.was_started() {
-        // The start that a predecessor began succeeded while this call waited: it is the one requested.
-        return Ok(());
-    }
-    // A refused start changes no state.
-    gateway.check_ready(task.sandbox)?;
-    gateway.reclaim_leases(&task)?;
-    gateway.reclaim_compute(&task)?;
-    gateway.apply_task(id, TaskEvent::StartRequested)?;
-    match shared.start_limiter.run(task.meta.owner, shared.backend.start_task(id)).await {
-        Ok(started) => {
-            gateway.apply_task(id, TaskEvent::Started { pid: started.pid, at: started.at })?;
-            gateway.watch_exit(id);
-            Ok(())
-        }
-        Err(error) => {
-            let event = if error.reason() == Some(Reason::NotBegun) {
-                TaskEvent::StartRefused
-            } else {
-                TaskEvent::StartFailed(Exit::start_failed(SystemTime::now(), error.report()))
-            };
-            gateway.apply_task(id, event)?;
-            Err(error.context(format!("start task {id}")))
-        }
-    }
-}
-
-async fn update_task(gateway: Gateway, id: TaskId, update: TaskUpdate) -> Result<()> {
+async fn update_task(
+    gateway: Gateway,
+    id: TaskId,
+    make: impl FnOnce(&TaskDetails) -> TaskUpdate + Send,
+) -> Result<()> {
     let shared: &Shared = &gateway.shared;
     let _guard = gateway.lock_task(id).await?;
     let task = shared.table.task(id).ok_or_else(|| no_task(id))?;
     match task.state {
         TaskState::Created | TaskState::Running { .. } | TaskState::Stopping { .. } => {}
-        TaskState::Starting | TaskState::Exited { .. } | TaskState::Removing { .. } => {
+        TaskState::Starting
+        | TaskState::Unattended
+        | TaskState::Exited { .. }
+        | TaskState::Removing { .. } => {
             let state = task.state.as_str();
             return Err(Error::failed_precondition(format!("task {id} is {state}: its limits are fixed")));
         }
     }
-    let TaskUpdate { resources, annotations, throttles, compute } = update;
+    let TaskUpdate { resources, annotations, throttles, compute } = make(&task.details);
     let update = TaskUpdate {
         resources: task.details.resources.merged(&resources),
         annotations,
@@ -410,13 +398,17 @@ async fn update_task(gateway: Gateway, id: TaskId, update: TaskUpdate) -> Result
 
 async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
-    gateway.end_task(id, None, Duration::ZERO).await?;
-    let _guard = gateway.lock_task(id).await?;
-    match gateway.apply_task(id, TaskEvent::RemoveRequested) {
-        Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    }
+    let _guard = loop {
+        gateway.end_task(id, None, Duration::ZERO).await?;
+        let guard = gateway.lock_task(id).await?;
+        match shared.table.task(id) {
+            None => return Ok(()),
+            // A start came first: what it has started is ended too. No task is started twice.
+            Some(task) if task.state.may_run() => {}
+            Some(_) => break guard,
+        }
+    };
+    gateway.apply_task(id, TaskEvent::RemoveRequested)?;
     gateway.store_orphaned(id).await;
     match step("remove_objects", shared.backend.remove_task(id)).await {
         Ok(()) => {

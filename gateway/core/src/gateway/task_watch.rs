@@ -11,7 +11,8 @@ use crate::state::{Exit, TaskEvent};
 
 impl Gateway {
     /// Waits for the outcome of a start that a predecessor began. `guard` makes other operations on the task
-    /// wait for it.
+    /// wait for it. A program that was started runs on, although nobody waits for that start: its
+    /// orchestrator finds the task running, and has not seen it as created meanwhile.
     pub(super) fn resume_start(&self, id: TaskId, guard: KeyedLockGuard) {
         let gateway = self.clone();
         self.shared.watchers.spawn(async move {
@@ -19,15 +20,15 @@ impl Gateway {
             let _guard = guard;
             let mut backoff = shared.limits.get().backoff();
             let mut warned = false;
-            let started = loop {
+            let event = loop {
                 let outcome = tokio::select! {
                     outcome = shared.backend.resolve_start(id) => outcome,
                     () = shared.unwatched.cancelled() => return,
                 };
                 match outcome {
-                    Ok(Some(started)) => break started,
-                    Ok(None) => return,
-                    Err(error) if error.kind() == ErrorKind::NotFound => return,
+                    Ok(Some(started)) => break TaskEvent::Started { pid: started.pid, at: started.at },
+                    Ok(None) => break TaskEvent::StartRefused,
+                    Err(error) if error.kind() == ErrorKind::NotFound => break TaskEvent::StartRefused,
                     Err(error) if warned => {
                         tracing::debug!(task.id = %id, error = error.report(), "the outcome of a predecessor's start is still unknown");
                     }
@@ -40,14 +41,11 @@ impl Gateway {
                     return;
                 }
             };
-            let event = TaskEvent::Started { pid: started.pid, at: started.at };
-            let applied = gateway
-                .apply_task(id, TaskEvent::StartRequested)
-                .and_then(|_| gateway.apply_task(id, event));
-            match applied {
-                Ok(_) => gateway.watch_exit(id),
+            match gateway.apply_task(id, event) {
+                Ok((_, after)) if after.state.is_running() => gateway.watch_exit(id),
+                Ok(_) => {}
                 Err(error) => {
-                    tracing::error!(task.id = %id, error = error.report(), "cannot record that a task runs");
+                    tracing::error!(task.id = %id, error = error.report(), "cannot record the outcome of a predecessor's start");
                 }
             }
         });

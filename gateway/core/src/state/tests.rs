@@ -18,6 +18,8 @@ fn task_event() -> impl Strategy<Value = TaskEvent> {
     });
     prop_oneof![
         Just(TaskEvent::StartRequested),
+        Just(TaskEvent::StartWithdrawn),
+        Just(TaskEvent::StartRefused),
         (1..9u32, 0..100u64).prop_map(|(pid, t)| TaskEvent::Started { pid, at: at(t) }),
         Just(TaskEvent::StartFailed(Exit::start_failed(at(1), "no such file"))),
         Just(TaskEvent::StopRequested),
@@ -32,8 +34,10 @@ fn model(state: &str, event: &TaskEvent, ran: bool) -> Option<&'static str> {
     use TaskEvent as E;
     Some(match (state, event) {
         ("created", E::StartRequested) => "starting",
-        ("starting", E::Started { .. }) => "running",
-        ("starting", E::StartFailed(_)) => "exited",
+        ("starting" | "unattended", E::StartWithdrawn) => "unattended",
+        ("starting" | "unattended", E::Started { .. }) => "running",
+        ("starting" | "unattended", E::StartFailed(_)) => "exited",
+        ("starting" | "unattended", E::StartRefused) => "created",
         ("running" | "stopping", E::StopRequested) => "stopping",
         ("running" | "stopping" | "exited", E::Exited(_)) => "exited",
         ("exited", E::StopRequested) => "exited",
@@ -74,7 +78,7 @@ proptest! {
                     prop_assert_eq!(started_at, &Some(at(1)));
                 }
                 TaskState::Removing { exit, .. } => prop_assert_eq!(exit.as_ref(), Some(&first)),
-                TaskState::Created | TaskState::Starting | TaskState::Running { .. } | TaskState::Stopping { .. } => {
+                TaskState::Created | TaskState::Starting | TaskState::Unattended | TaskState::Running { .. } | TaskState::Stopping { .. } => {
                     prop_assert!(false, "an exited task became {:?}", state);
                 }
             }

@@ -24,12 +24,15 @@ struct StatusFields {
     message: String,
 }
 
-/// The state in CRI's terms. A container that is being removed has exited, or has never run.
+/// The state in CRI's terms. A container that is being removed has exited, or has never run. A kubelet starts
+/// another attempt beside a created container, but stops an unknown one first: so a start that nobody waits
+/// for, whose program may still run for a moment, is unknown.
 pub(crate) const fn container_state(state: &TaskState) -> cri::ContainerState {
     match state {
         TaskState::Created | TaskState::Starting | TaskState::Removing { exit: None, .. } => {
             cri::ContainerState::ContainerCreated
         }
+        TaskState::Unattended => cri::ContainerState::ContainerUnknown,
         TaskState::Running { .. } | TaskState::Stopping { .. } => cri::ContainerState::ContainerRunning,
         TaskState::Exited { .. } | TaskState::Removing { exit: Some(_), .. } => {
             cri::ContainerState::ContainerExited
@@ -94,7 +97,10 @@ fn status_fields(state: &TaskState) -> StatusFields {
         message: String::new(),
     };
     match state {
-        TaskState::Created | TaskState::Starting | TaskState::Removing { exit: None, .. } => begun(0),
+        TaskState::Created
+        | TaskState::Starting
+        | TaskState::Unattended
+        | TaskState::Removing { exit: None, .. } => begun(0),
         TaskState::Running { started_at, .. } | TaskState::Stopping { started_at, .. } => {
             begun(nanoseconds(*started_at))
         }
@@ -201,6 +207,7 @@ mod tests {
         let exited = |code, cause| TaskState::Exited { started_at: Some(at(5)), exit: exit(code, cause) };
         check(TaskState::Created, (C::ContainerCreated, 0, 0, 0, ""));
         check(TaskState::Starting, (C::ContainerCreated, 0, 0, 0, ""));
+        check(TaskState::Unattended, (C::ContainerUnknown, 0, 0, 0, ""));
         check(TaskState::Running { pid: 1, started_at: at(5) }, (C::ContainerRunning, 5, 0, 0, ""));
         check(TaskState::Stopping { pid: 1, started_at: at(5) }, (C::ContainerRunning, 5, 0, 0, ""));
         check(exited(0, ExitCause::Exited), (C::ContainerExited, 5, 9, 0, "Completed"));

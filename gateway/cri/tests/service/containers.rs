@@ -331,3 +331,41 @@ async fn streams_yield_every_listed_container_once() {
     assert_eq!(batch.container_stats.len(), 1);
     assert_eq!(stats.message().await.expect("it ends well"), None);
 }
+
+/// What a kubelet does whose StartContainer has exceeded its deadline, for whatever state it finds.
+#[tokio::test]
+async fn start_without_caller_is_unknown_until_it_has_ended() {
+    let mut node = ServiceFixture::new().await;
+    node.pull().await;
+    let sandbox = node.run(pod("web")).await.expect("it is well formed");
+    let first = node.create(&sandbox, app("app")).await.expect("it is well formed");
+    let hold = node.fake.hold(Method::StartTask);
+    let mut runtime = node.runtime.clone();
+    let request = cri::StartContainerRequest { container_id: first.clone() };
+    let call = tokio::spawn(async move { runtime.start_container(request).await });
+    hold.arrived(1).await;
+    let starting = node.status(&first).await.expect("it is there");
+    assert_eq!(starting.state(), cri::ContainerState::ContainerCreated, "its caller waits");
+    call.abort();
+    let mut state = starting.state();
+    while state == cri::ContainerState::ContainerCreated {
+        state = node.status(&first).await.expect("it is there").state();
+    }
+    assert_eq!(state, cri::ContainerState::ContainerUnknown);
+    let mut again = app("app");
+    again.metadata.get_or_insert_default().attempt = 1;
+    let next = node.create(&sandbox, again).await.expect("it is another attempt");
+    let mut runtime = node.runtime.clone();
+    let request = cri::StartContainerRequest { container_id: next.clone() };
+    let call = tokio::spawn(async move { runtime.start_container(request).await });
+    hold.arrived(2).await;
+    hold.release();
+    call.await.expect("it does not panic").expect("it can be started");
+    // A kubelet stops it first; that waits for the end of the start.
+    stop(&mut node, &first, 10).await;
+    let ended = node.status(&first).await.expect("it is there");
+    assert_eq!((ended.state(), ended.exit_code), (cri::ContainerState::ContainerExited, 128));
+    assert_eq!(ended.reason, "StartError");
+    assert!(node.fake.runs(id(&next)) && !node.fake.runs(id(&first)));
+    node.is_sound();
+}

@@ -9,8 +9,18 @@ use crate::output::{age, short, short_reference, table};
 use crate::status::{Objects, SandboxView, TaskView};
 
 /// The states of sandboxes and tasks.
-const STATES: [&str; 9] =
-    ["created", "starting", "running", "ready", "stopping", "stopped", "exited", "removing", "unknown"];
+const STATES: [&str; 10] = [
+    "created",
+    "starting",
+    "unattended",
+    "running",
+    "ready",
+    "stopping",
+    "stopped",
+    "exited",
+    "removing",
+    "unknown",
+];
 
 #[derive(Debug, Args)]
 pub(super) struct PsArgs {

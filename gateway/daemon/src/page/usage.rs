@@ -124,6 +124,7 @@ impl Sample {
             }
             TaskState::Created
             | TaskState::Starting
+            | TaskState::Unattended
             | TaskState::Exited { .. }
             | TaskState::Removing { .. } => None,
         };

@@ -87,8 +87,8 @@ impl Daemon {
             questions.push(Question::rpc("cri", connector, CRI_LIVENESS));
         }
         if let Some(listener) = sockets.nomad {
-            let stop = self.shutdown.token().clone();
-            let services = (wiring.nomad)(gateway.scope(Owner::Nomad), stop);
+            // Launchers end with their sessions, and with them the calls of agents.
+            let services = (wiring.nomad)(gateway.scope(Owner::Nomad), gateway.ending());
             self.node.set_launchers(services.launchers);
             self.spawn("nomad background work", services.background);
             // Calls wait without a timeout, until they are cancelled: an agent whose call is refused would

@@ -304,7 +304,7 @@ impl InspectionView {
 /// When a task was started, its exit, and its pid.
 const fn times(state: &TaskState) -> (Option<SystemTime>, Option<&Exit>, Option<u32>) {
     match state {
-        TaskState::Created | TaskState::Starting => (None, None, None),
+        TaskState::Created | TaskState::Starting | TaskState::Unattended => (None, None, None),
         TaskState::Running { pid, started_at } | TaskState::Stopping { pid, started_at } => {
             (Some(*started_at), None, Some(*pid))
         }

@@ -34,9 +34,11 @@ impl Driver {
             }
             TaskState::Removing { .. } => Err(unknown_task(id)),
             // The agent has a handle, so it believes that the task runs; this task never will, and waiting
-            // for its exit would never end.
-            TaskState::Created => Err(Error::not_found("it has not been started since the node was booted")
-                .context(unknown_task(id).to_string())),
+            // for its exit would never end. Of a start without an answer no agent has a handle.
+            TaskState::Created | TaskState::Unattended => {
+                Err(Error::not_found("it has not been started since the node was booted")
+                    .context(unknown_task(id).to_string()))
+            }
             TaskState::Starting
             | TaskState::Running { .. }
             | TaskState::Stopping { .. }

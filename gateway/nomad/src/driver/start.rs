@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use switchyard_core::device::Reservation;
+use switchyard_core::gateway::Callers;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Sandbox, Task};
+use switchyard_core::waiters::Waiters;
 use switchyard_core::{ErrorKind, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
@@ -33,8 +35,9 @@ enum Existing {
 
 impl Driver {
     /// Starts a task, or adopts the one that an earlier call with the same request has started. If the caller
-    /// goes away during the image pull, nothing is left behind; after that, the task is started nevertheless,
-    /// so that a retry finds it.
+    /// goes away before the task has started, nothing is left behind: an agent that asks again, or whose
+    /// successor does, gets another one. Only if the daemon ends meanwhile, the start goes on, and is found
+    /// by the repeated request.
     ///
     /// # Errors
     /// Those of the plan, of [`Images::get`](crate::images::Images::get), of the leases and of the creation.
@@ -70,9 +73,12 @@ impl Driver {
         let driver = self.clone();
         let record = record.clone();
         let what = format!("start of task {}", record.id);
+        let waiters = Waiters::default();
+        let _waiter = waiters.join();
+        let callers = self.shared.scope.callers(waiters);
         let work = async move {
             let _guard = driver.shared.task_locks.lock(task_key(&record.id).to_owned()).await;
-            driver.clear_stale_locked(&record).await
+            driver.clear_stale_locked(&record, &callers).await
         };
         self.shared.scope.run_detached(what, work).await
     }
@@ -130,7 +136,7 @@ impl Driver {
         self.shared.pool.run(object, move || preparation::prepare(&request, &session)).await
     }
 
-    /// Creates and starts the planned task; continues if the caller goes away.
+    /// Creates and starts the planned task; undoes that if the caller goes away.
     async fn make_detached(&self, record: &Record, plan: Plan) -> Result<Arc<Task>> {
         let mut plan = self.with_lease_devices(plan)?;
         let record = record.clone().with_plan(&plan);
@@ -138,12 +144,15 @@ impl Driver {
         (plan.sandbox.meta, plan.task.meta) = (meta.clone(), meta);
         let driver = self.clone();
         let what = format!("start of task {}", record.id);
+        let waiters = Waiters::default();
+        let _waiter = waiters.join();
+        let callers = self.shared.scope.callers(waiters);
         // Boxed: the plan is large and held across several awaits.
         let work = Box::pin(async move {
             let _guard = driver.shared.task_locks.lock(task_key(&record.id).to_owned()).await;
-            match driver.clear_stale_locked(&record).await? {
+            match driver.clear_stale_locked(&record, &callers).await? {
                 Some(task) => Ok(task),
-                None => driver.make(plan).await,
+                None => driver.make(plan, &callers).await,
             }
         });
         self.shared.scope.run_detached(what, work).await
@@ -161,12 +170,13 @@ impl Driver {
         Ok(plan.with_reservations(reserved))
     }
 
-    async fn make(&self, plan: Plan) -> Result<Arc<Task>> {
+    async fn make(&self, plan: Plan, callers: &Callers) -> Result<Arc<Task>> {
         let scope = &self.shared.scope;
+        callers.check("create a task")?;
         let sandbox = scope.create_sandbox(plan.sandbox).await?.id.to_string();
         let made = async {
             let task = scope.create_task(&sandbox, plan.task).await?.id.to_string();
-            scope.start_task(&task).await?;
+            self.start_for(&task, callers).await?;
             scope.task(&task)
         };
         match made.await {
@@ -186,8 +196,15 @@ impl Driver {
         }
     }
 
+    /// Starts a created task, unless its callers go away.
+    async fn start_for(&self, task: &str, callers: &Callers) -> Result<()> {
+        // Without this waiter the gateway gives the start up.
+        let start = self.shared.scope.start_task(task);
+        callers.unless_gone(&format!("start task {task}"), start).await?
+    }
+
     /// The caller holds the lock of the task key.
-    async fn clear_stale_locked(&self, record: &Record) -> Result<Option<Arc<Task>>> {
+    async fn clear_stale_locked(&self, record: &Record, callers: &Callers) -> Result<Option<Arc<Task>>> {
         let scope = &self.shared.scope;
         let here = task_key(&record.id);
         for sandbox in scope.sandboxes_with_prefix(here)? {
@@ -207,7 +224,7 @@ impl Driver {
             (Existing::Started, Some(task)) => return Ok(Some(task)),
             (Existing::Created, Some(task)) => {
                 let id = task.id.to_string();
-                match scope.start_task(&id).await {
+                match self.start_for(&id, callers).await {
                     Ok(()) => return Ok(Some(scope.task(&id)?)),
                     Err(error) => {
                         tracing::debug!(
@@ -244,7 +261,7 @@ fn existing(sandbox: Option<&Sandbox>, task: Option<&Task>, digest: &[u8]) -> Ex
         TaskState::Running { .. }
         | TaskState::Stopping { .. }
         | TaskState::Exited { started_at: Some(_), .. } => Existing::Started,
-        TaskState::Created | TaskState::Starting => Existing::Created,
+        TaskState::Created | TaskState::Starting | TaskState::Unattended => Existing::Created,
         TaskState::Exited { started_at: None, .. } | TaskState::Removing { .. } => Existing::Stale,
     }
 }

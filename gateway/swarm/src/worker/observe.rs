@@ -106,6 +106,7 @@ impl Worker {
             // There is nothing to check; its exit is known.
             TaskState::Created
             | TaskState::Starting
+            | TaskState::Unattended
             | TaskState::Exited { .. }
             | TaskState::Removing { .. } => return None,
         };
@@ -139,6 +140,7 @@ impl Worker {
                 TaskState::Exited { exit, .. } => Some(exit.clone()),
                 TaskState::Created
                 | TaskState::Starting
+                | TaskState::Unattended
                 | TaskState::Running { .. }
                 | TaskState::Stopping { .. }
                 | TaskState::Removing { .. } => None,

@@ -112,26 +112,58 @@ async fn start_cancelled_during_pull_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn start_cancelled_later_is_kept_for_retry_or_destroy() {
-    for again in [true, false] {
-        let fixture = fixture().await;
-        let held = fixture.fake.hold(Method::CreateTask);
-        let request = fixture.request("00000001", &["serve"]);
-        tokio::select! {
-            biased;
-            _ = fixture.start(&request) => panic!("the runtime hangs"),
-            () = async { while fixture.fake.count(Method::CreateTask) == 0 { tokio::task::yield_now().await } } => {}
-        }
-        if again {
-            let (started, ()) = tokio::join!(fixture.start(&request), async { drop(held) });
-            started.expect("it runs");
-            assert_eq!(fixture.fake.count(Method::CreateTask), 1);
-        } else {
-            let (destroyed, ()) = tokio::join!(fixture.destroy(&request.id, true), async { drop(held) });
-            destroyed.expect("it is taken away");
-            assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new());
+async fn start_cancelled_later_is_undone_and_can_be_repeated() {
+    for step in [Method::CreateSandbox, Method::CreateTask, Method::StartTask] {
+        for again in [true, false] {
+            let fixture = fixture().await;
+            let held = fixture.fake.hold(step);
+            let request = fixture.request("00000001", &["serve"]);
+            tokio::select! {
+                biased;
+                _ = fixture.start(&request) => panic!("the runtime hangs"),
+                () = async { while fixture.fake.count(step) == 0 { tokio::task::yield_now().await } } => {}
+            }
+            if again {
+                let (started, ()) = tokio::join!(fixture.start(&request), async { drop(held) });
+                started.expect("it runs");
+                let task = fixture.task(&request.id);
+                assert_eq!(fixture.fake.tasks(), [task], "{step:?}");
+                assert!(fixture.fake.runs(task));
+            } else {
+                drop(held);
+                while !fixture.fake.remaining_objects().is_empty() {
+                    tokio::task::yield_now().await;
+                }
+                fixture.destroy(&request.id, true).await.expect("there is nothing");
+            }
+            assert_eq!(fixture.fake.breaches(), Vec::<String>::new());
         }
     }
+}
+
+#[tokio::test]
+async fn start_cut_off_by_the_end_of_the_daemon_is_found_by_the_repeated_request() {
+    let fixture = fixture().await;
+    let held = fixture.fake.hold(Method::StartTask);
+    let request = fixture.request("00000001", &["serve"]);
+    let driver = fixture.driver.clone();
+    let message = nomad::StartTaskRequest { task: Some(request.clone()) };
+    let start = tokio::spawn(async move { driver.start_task(call(message)).await });
+    held.arrived(1).await;
+    let gateway = fixture.gateway.clone();
+    let ending = gateway.ending();
+    let shut_down = tokio::spawn(async move { gateway.shut_down(Duration::from_secs(60)).await });
+    // The sessions end first, then the launcher, and with it the call.
+    ending.cancelled().await;
+    start.abort();
+    start.await.expect_err("it was cut off");
+    drop(held);
+    shut_down.await.expect("it does not panic").expect("nothing hangs");
+    let task = fixture.task(&request.id);
+    assert!(fixture.fake.runs(task));
+    let fixture = fixture.restarted().await;
+    fixture.start(&request).await.expect("it runs");
+    assert_eq!((fixture.task(&request.id), fixture.fake.count(Method::CreateTask)), (task, 0));
 }
 
 #[tokio::test]

@@ -40,6 +40,7 @@ async fn inspect_is_complete_in_every_state() {
     for state in [
         TaskState::Created,
         TaskState::Starting,
+        TaskState::Unattended,
         TaskState::Stopping { pid: 1, started_at: now },
         TaskState::Exited { started_at: None, exit: exit.clone() },
         TaskState::Exited { started_at: Some(now), exit: exit.clone() },

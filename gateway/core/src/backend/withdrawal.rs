@@ -1,0 +1,30 @@
+//! Starts that nobody wants any more while a backend carries them out.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{Error, Result};
+use crate::id::TaskId;
+
+/// Whether a start in progress was withdrawn: everybody who asked for it has gone away.
+#[derive(Debug, Default)]
+pub struct Withdrawal(AtomicBool);
+
+impl Withdrawal {
+    /// The start is not wanted any more.
+    pub fn withdraw(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Called at the points where the start of task `id` can still be given up, the last one right before its
+    /// program is executed.
+    ///
+    /// # Errors
+    /// `Cancelled` if it was withdrawn.
+    pub fn check(&self, id: TaskId) -> Result<()> {
+        if self.0.load(Ordering::Acquire) {
+            Err(Error::cancelled(format!("start of task {id}: everybody who asked for it has gone away")))
+        } else {
+            Ok(())
+        }
+    }
+}

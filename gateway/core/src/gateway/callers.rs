@@ -1,0 +1,70 @@
+//! Whether the callers of an operation still wait for it.
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Gateway, Scope};
+use crate::error::{Error, Result};
+use crate::waiters::Waiters;
+
+/// Tells an operation when all its callers have gone away. Once the gateway shuts down they count as present:
+/// it is the shutdown that cuts them off, and the next daemon has to find what they asked for.
+#[derive(Debug, Clone)]
+pub struct Callers {
+    waiters: Waiters,
+    shutdown: CancellationToken,
+}
+
+impl Gateway {
+    pub(super) fn callers(&self, waiters: Waiters) -> Callers {
+        Callers { waiters, shutdown: self.shared.shutdown.clone() }
+    }
+}
+
+impl Scope {
+    /// The callers among `waiters`, for work that a frontend runs detached.
+    #[must_use]
+    pub fn callers(&self, waiters: Waiters) -> Callers {
+        self.gateway.callers(waiters)
+    }
+}
+
+impl Callers {
+    /// Whether all have gone away.
+    #[must_use]
+    pub fn are_gone(&self) -> bool {
+        self.waiters.are_gone() && !self.shutdown.is_cancelled()
+    }
+
+    /// Returns when all have gone away. Does not return once the gateway shuts down. Cancel-safe.
+    pub async fn gone(&self) {
+        self.waiters.gone().await;
+        if self.shutdown.is_cancelled() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Called where an operation can still be given up; `what` names it.
+    ///
+    /// # Errors
+    /// `Cancelled` if all callers have gone away.
+    pub fn check(&self, what: &str) -> Result<()> {
+        if self.are_gone() { Err(withdrawn(what)) } else { Ok(()) }
+    }
+
+    /// Waits for `work`, which is dropped if all callers go away first.
+    ///
+    /// # Errors
+    /// `Cancelled` if they have; `what` names the operation.
+    pub async fn unless_gone<T>(&self, what: &str, work: impl Future<Output = T>) -> Result<T> {
+        tokio::select! {
+            biased;
+            () = self.gone() => Err(withdrawn(what)),
+            done = work => Ok(done),
+        }
+    }
+}
+
+/// The error of an operation that was given up because nobody waits for it.
+pub(super) fn withdrawn(what: &str) -> Error {
+    Error::cancelled(format!("{what}: everybody who asked for it has gone away, so it was given up"))
+}
