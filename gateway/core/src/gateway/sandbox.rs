@@ -13,7 +13,7 @@ use crate::operation::{OperationKind, Subject, plain_step, step};
 use crate::singleflight::Decision;
 use crate::spec::{SandboxSpec, Subnet};
 use crate::state::{SandboxEvent, SandboxState};
-use crate::table::Sandbox;
+use crate::table::{Sandbox, no_sandbox};
 
 impl Scope {
     /// Sets the address ranges for this owner's sandboxes. Idempotent. Cancel-safe: the work continues.
@@ -102,16 +102,21 @@ impl Scope {
         self.gateway.shared.sandbox_ops.run(Op::Start(id), b"", || Decision::Begin, work).await
     }
 
-    /// Stores the frontend's note about a ready sandbox; it is part of the sandbox's details, also after a
-    /// restart. Cancel-safe: the work continues.
+    /// Stores the frontend's note about a ready sandbox, which `make` makes from the sandbox with its
+    /// previous note; it is part of the sandbox's details, also after a restart. No other note comes between.
+    /// Cancel-safe: the work continues.
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it is not ready; those of
     /// [`SandboxBackend::amend_sandbox`](crate::backend::SandboxBackend::amend_sandbox).
-    pub async fn amend_sandbox(&self, id: SandboxId, note: Vec<u8>) -> Result<()> {
+    pub async fn amend_sandbox(
+        &self,
+        id: SandboxId,
+        make: impl FnOnce(&Sandbox) -> Vec<u8> + Send + 'static,
+    ) -> Result<()> {
         let id = self.sandbox_by_id(id)?.id;
         let gateway = self.gateway.clone();
-        self.gateway.run_detached(format!("note on sandbox {id}"), amend_sandbox(gateway, id, note)).await
+        self.gateway.run_detached(format!("note on sandbox {id}"), amend_sandbox(gateway, id, make)).await
     }
 
     /// Stops a sandbox, removes its tasks and then the sandbox. Idempotent. Cancel-safe: the work continues.
@@ -239,10 +244,15 @@ async fn make_sandbox(gateway: Gateway, id: SandboxId, spec: SandboxSpec) -> Res
     Ok(sandbox)
 }
 
-async fn amend_sandbox(gateway: Gateway, id: SandboxId, note: Vec<u8>) -> Result<()> {
+async fn amend_sandbox(
+    gateway: Gateway,
+    id: SandboxId,
+    make: impl FnOnce(&Sandbox) -> Vec<u8> + Send,
+) -> Result<()> {
     let shared: &Shared = &gateway.shared;
     let _guard = gateway.lock_sandbox(id).await;
     gateway.check_ready(id)?;
+    let note = make(&*shared.table.sandbox(id).ok_or_else(|| no_sandbox(id))?);
     shared.backend.amend_sandbox(id, &note).await?;
     shared.table.set_note(id, note)
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use switchyard_core::backend::TaskDetails;
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::{ComputeClaim, ExecSpec, Resources, TaskSpec, TaskUpdate};
+use switchyard_core::spec::{ComputeClaim, ExecSpec, Reserved, Resources, TaskSpec, TaskUpdate};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -51,15 +52,10 @@ impl Runtime {
             from_proto::container(config, &parent, &self.config.get(), &target, SystemTime::now())?;
         add(&mut spec);
         let own = self.cpus.are_exclusive(spec.resources.cpuset_cpus.as_ref()).await;
-        spec.compute = self.compute(&spec.resources, own.unwrap_or_default());
+        let node = self.scope.capacity().unwrap_or_default();
+        spec.compute = compute(&spec.resources, own.unwrap_or_default(), node);
         let task = self.scope.create_task(&sandbox.id.to_string(), spec).await?;
         Ok(cri::CreateContainerResponse { container_id: task.id.to_string() })
-    }
-
-    /// What a container with these limits claims of the node's CPUs and memory.
-    fn compute(&self, limits: &Resources, exclusive_cpus: bool) -> ComputeClaim {
-        let node = self.scope.capacity().unwrap_or_default();
-        ComputeClaim { reserved: from_proto::reserved(limits, node.memory_bytes), exclusive_cpus }
     }
 
     fn recursive_readonly(&self, sandbox: &Sandbox) -> bool {
@@ -194,14 +190,18 @@ impl Runtime {
         let resources = from_proto::update(linux.unwrap_or_default())?;
         let mut update = TaskUpdate { resources, annotations, ..TaskUpdate::default() };
         add(&mut update);
-        let task = self.scope.task(&container_id)?;
-        let had = task.details.compute.exclusive_cpus;
+        // `None` if the kubelet cannot be asked, or the CPUs do not change: it stays as it is.
         let own = match &update.resources.cpuset_cpus {
-            Some(list) => self.cpus.are_exclusive(Some(list)).await.unwrap_or(had),
-            None => had,
+            Some(list) => self.cpus.are_exclusive(Some(list)).await,
+            None => None,
         };
-        update.compute = Some(self.compute(&task.details.resources.merged(&update.resources), own));
-        self.scope.update_task(&container_id, update).await?;
+        let node = self.scope.capacity().unwrap_or_default();
+        let make = move |had: &TaskDetails| {
+            let limits = had.resources.merged(&update.resources);
+            let own = own.unwrap_or(had.compute.exclusive_cpus);
+            TaskUpdate { compute: Some(compute(&limits, own, node)), ..update }
+        };
+        self.scope.update_task_from(&container_id, make).await?;
         Ok(cri::UpdateContainerResourcesResponse {})
     }
 
@@ -242,4 +242,9 @@ impl Runtime {
             exit_code: output.code,
         })
     }
+}
+
+/// What a container with these limits claims of the CPUs and the memory of `node`.
+fn compute(limits: &Resources, exclusive_cpus: bool, node: Reserved) -> ComputeClaim {
+    ComputeClaim { reserved: from_proto::reserved(limits, node.memory_bytes), exclusive_cpus }
 }

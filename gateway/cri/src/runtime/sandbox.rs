@@ -97,10 +97,12 @@ impl Runtime {
         let sandbox = self.scope.sandbox(&pod_sandbox_id)?;
         from_proto::check_limits(overhead.as_ref(), "overhead")?;
         from_proto::check_limits(resources.as_ref(), "resources")?;
-        let before = record::note(&sandbox);
-        let note =
-            SandboxNote { overhead: overhead.or(before.overhead), resources: resources.or(before.resources) };
-        self.scope.amend_sandbox(sandbox.id, record::encode(&note)).await?;
+        let make = |sandbox: &Sandbox| {
+            let before = record::note(sandbox);
+            let overhead = overhead.or(before.overhead);
+            record::encode(&SandboxNote { overhead, resources: resources.or(before.resources) })
+        };
+        self.scope.amend_sandbox(sandbox.id, make).await?;
         Ok(cri::UpdatePodSandboxResourcesResponse {})
     }
 

@@ -4,7 +4,7 @@ use switchyard_contract::specs;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{ComputeClaim, CpuList, Resources, TaskSpec};
 use switchyard_core::{ErrorKind, Result};
-use switchyard_fake::BUSYBOX;
+use switchyard_fake::{BUSYBOX, Method};
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
 
@@ -88,4 +88,38 @@ async fn exclusive_cpu_held_by_nomad_is_refused() {
     assert!(text.contains("the set 1 of processors is held by nomad-1 of nomad"), "{text}");
     assert_eq!(code(refused), Code::FailedPrecondition);
     node.create(&sandbox, bound("pool", "0-3")).await.expect("a pool is reported, and not refused");
+}
+
+#[tokio::test]
+async fn overlapping_updates_are_all_reserved() {
+    let mut node = ServiceFixture::new().await;
+    node.pull().await;
+    let sandbox = node.run(pod("web")).await.expect("it is well formed");
+    let id = node.create(&sandbox, bound("app", "0")).await.expect("it is well formed");
+    let hold = node.fake.hold(Method::UpdateTask);
+    let update = |limits: cri::LinuxContainerResources| {
+        let mut runtime = node.runtime.clone();
+        let request = cri::UpdateContainerResourcesRequest {
+            container_id: id.clone(),
+            linux: Some(limits),
+            ..Default::default()
+        };
+        tokio::spawn(async move { runtime.update_container_resources(request).await })
+    };
+    let first = update(cri::LinuxContainerResources { cpu_shares: 2048, ..Default::default() });
+    hold.arrived(1).await;
+    let second =
+        update(cri::LinuxContainerResources { memory_limit_in_bytes: 96 << 20, ..Default::default() });
+    // The second has been read, and waits for the first.
+    let in_flight = || node.operations.in_flight().len();
+    while in_flight() < 2 {
+        tokio::task::yield_now().await;
+    }
+    hold.release();
+    for update in [first, second] {
+        update.await.expect("it does not panic").expect("it can be changed");
+    }
+    let reserved = node.gateway.ledger_report().compute.reserved()[&Owner::Kubernetes];
+    assert_eq!((reserved.cpu_milli, reserved.memory_bytes), (2000, 96 << 20));
+    node.is_sound();
 }

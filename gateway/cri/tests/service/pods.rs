@@ -275,6 +275,36 @@ async fn pod_resources_are_reported_after_restart() {
 }
 
 #[tokio::test]
+async fn overlapping_changes_of_pod_resources_are_all_kept() {
+    let mut node = ServiceFixture::new().await;
+    let id = node.run(pod("web")).await.expect("it is well formed");
+    let hold = node.fake.hold(Method::AmendSandbox);
+    let limits = |cpu_shares| cri::LinuxContainerResources { cpu_shares, ..Default::default() };
+    let runtime = node.runtime.clone();
+    let change = |overhead, resources| {
+        let mut runtime = runtime.clone();
+        let pod_sandbox_id = id.clone();
+        let request = cri::UpdatePodSandboxResourcesRequest { pod_sandbox_id, overhead, resources };
+        tokio::spawn(async move { runtime.update_pod_sandbox_resources(request).await })
+    };
+    let first = change(Some(limits(100)), None);
+    hold.arrived(1).await;
+    let second = change(None, Some(limits(200)));
+    // A later call on the connection is answered: the second has begun too.
+    node.pod_status(&id).await.expect("it is there");
+    hold.release();
+    for change in [first, second] {
+        change.await.expect("it does not panic").expect("it is ready");
+    }
+    let verbose = cri::PodSandboxStatusRequest { pod_sandbox_id: id, verbose: true };
+    let info = node.runtime.pod_sandbox_status(verbose).await.expect("it answers").into_inner().info;
+    let info: serde_json::Value = serde_json::from_str(&info["info"]).expect("it is JSON");
+    let reported = |part: &str| info["config"]["linux"][part]["cpu_shares"].clone();
+    assert_eq!((reported("overhead"), reported("resources")), (100.into(), 200.into()));
+    node.is_sound();
+}
+
+#[tokio::test]
 async fn verbose_status_of_a_pod_is_json() {
     let mut node = ServiceFixture::new().await;
     let id = node.run(pod("web")).await.expect("it is well formed");

@@ -32,6 +32,8 @@ pub(crate) struct ServiceFixture {
     pub(crate) images: ImageServiceClient<Channel>,
     /// For clients of other versions.
     pub(crate) channel: Channel,
+    /// The operations in flight.
+    pub(crate) operations: Operations,
     /// The state that survives the daemon on disk.
     leases: Arc<MemoryStore>,
     server: JoinHandle<()>,
@@ -80,11 +82,12 @@ impl ServiceFixture {
         let dir = tempfile::tempdir().expect("a directory can be made");
         let path = dir.path().join("cri.sock");
         let listener = UnixListener::bind(&path).expect("the path is free");
+        let operations = Operations::default();
         let gateway = Gateway::with_leases(
             Arc::new(fake.clone()),
             Limits::default(),
             leases.clone(),
-            Operations::default(),
+            operations.clone(),
         );
         let served = services(
             gateway.scope(Owner::Kubernetes),
@@ -117,6 +120,7 @@ impl ServiceFixture {
             runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT),
             images: ImageServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT),
             channel,
+            operations,
             leases,
             server,
             _dir: dir,
