@@ -16,6 +16,7 @@ mod impostors;
 mod late_answers;
 mod logkeeper;
 mod network;
+mod read_only_disks;
 mod registries;
 mod runtimes;
 mod shim_answers;

@@ -41,6 +41,15 @@ pub enum LockError {
         /// The holder, as far as it is known.
         holder: String,
     },
+    /// The directory is on a read-only file system.
+    #[error(
+        "{} is on a read-only file system: find out why (findmnt, dmesg: the kernel makes a file system read-only after an error of its disk), and mount it writable",
+        dir.display()
+    )]
+    ReadOnly {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// The lock file cannot be used.
     #[error("cannot lock {}", path.display())]
     File {
@@ -60,7 +69,12 @@ impl DirLock {
     /// [`LockError::Held`] if another process still holds it after that.
     pub fn acquire(dir: &Path) -> Result<Self, LockError> {
         let path = dir.join("lock");
-        let fail = |source| LockError::File { path: path.clone(), source };
+        let fail = |source: io::Error| {
+            if source.kind() == io::ErrorKind::ReadOnlyFilesystem {
+                return LockError::ReadOnly { dir: dir.to_owned() };
+            }
+            LockError::File { path: path.clone(), source }
+        };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(&path).map_err(fail)?;
@@ -84,8 +98,10 @@ impl DirLock {
             }
             Err(TryLockError::Error(source)) => return Err(fail(source)),
         }
-        file.set_len(0).and_then(|()| file.rewind()).map_err(fail)?;
-        writeln!(file, "{}", std::process::id()).map_err(fail)?;
+        if let Err(error) = note_holder(&mut file) {
+            // The process id is for the message of another daemon alone.
+            tracing::warn!(path = %path.display(), %error, "cannot write the process id into a lock");
+        }
         switchyard_steps::reach(switchyard_steps::Step::DirLocked);
         Ok(Self { _file: file })
     }
@@ -104,6 +120,16 @@ impl DirLocks {
     }
 }
 
+/// Writes the process id into a lock that is held. It is written over the former one, so that a full disk, whose
+/// blocks other processes would take at once, need not give a new block for it.
+fn note_holder(file: &mut File) -> io::Result<()> {
+    let holder = format!("{}\n", std::process::id());
+    let written = file.rewind().and_then(|()| file.write_all(holder.as_bytes()));
+    // Without it nothing stays there, so that no former holder is named.
+    let length = if written.is_ok() { holder.len() } else { 0 };
+    written.and(file.set_len(u64::try_from(length).unwrap_or_default()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +142,23 @@ mod tests {
         assert!(error.contains(&format!("in use by switchyard process {}:", std::process::id())), "{error}");
         drop(lock);
         DirLock::acquire(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn directory_is_locked_although_its_disk_is_full() {
+        let dir = tempfile::tempdir().unwrap();
+        // Nothing can be written to this device, as to a full disk.
+        std::os::unix::fs::symlink("/dev/full", dir.path().join("lock")).unwrap();
+        DirLock::acquire(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn shorter_process_id_replaces_a_longer_one() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("lock"), "123456789012\n").unwrap();
+        let _lock = DirLock::acquire(dir.path()).unwrap();
+        let holder = std::fs::read_to_string(dir.path().join("lock")).unwrap();
+        assert_eq!(holder, format!("{}\n", std::process::id()));
     }
 
     #[test]

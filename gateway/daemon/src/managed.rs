@@ -11,7 +11,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ mod log;
 pub mod logkeeper;
 pub mod restart;
 
-use log::last_line;
+use log::{OpenLog, last_line};
 use restart::RestartRequests;
 
 /// The death of a process that ran this long is not a failed start: it is restarted at once, without a
@@ -310,17 +310,18 @@ async fn adopt_or_start(
     }
     requests.clear();
     let log = prepare(program).map_err(|error| format!("its files cannot be written: {error}"))?;
+    let OpenLog { path, file } = log;
     let mut child = Command::new(&program.exe)
         .arg("detach")
         .arg("--pid-file")
         .arg(&program.pid_file)
         .arg("--log")
-        .arg(&program.log)
+        .arg(&path)
         .arg("--")
         .args(&program.command)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(log)
+        .stderr(file)
         .spawn()
         .map_err(|error| format!("cannot start {}: {error}", program.exe.display()))?;
     reach(Step::ProcessSpawned);
@@ -340,20 +341,23 @@ async fn adopt_or_start(
 }
 
 /// Writes the program's files; returns its log, which also gets the error if the start fails.
-fn prepare(program: &Program) -> io::Result<fs::File> {
+fn prepare(program: &Program) -> io::Result<OpenLog> {
     for path in [&program.pid_file, &program.log] {
         if let Some(dir) = path.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
     }
-    log::rotate(&program.log)?;
     (program.prepare)()?;
-    fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&program.log)
+    OpenLog::of_start(&program.log)
 }
 
-/// Creates a directory with its parents; sets the mode even if it existed.
+/// Creates a directory with its parents; sets the mode even if it existed. Nothing is written if that is so already,
+/// since a full or read-only disk may refuse it.
 pub(crate) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    if fs::metadata(path)?.permissions().mode() & 0o7777 == mode {
+        return Ok(());
+    }
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 

@@ -261,7 +261,12 @@ pub async fn run(
 fn lock_directories(config: &Config, locks: &mut DirLocks) -> Result<(), ServeError> {
     let paths = &config.paths;
     for (path, mode) in [(&paths.state, 0o700), (&paths.run, 0o711)] {
-        make_dir(path, mode).map_err(|source| ServeError::File { path: path.clone(), source })?;
+        make_dir(path, mode).map_err(|source| {
+            if source.kind() == io::ErrorKind::ReadOnlyFilesystem {
+                return ServeError::from(LockError::ReadOnly { dir: path.clone() });
+            }
+            ServeError::File { path: path.clone(), source }
+        })?;
     }
     Ok(locks.acquire([&paths.state, &paths.run])?)
 }

@@ -406,7 +406,7 @@ steps! {
     }
     /// Any start of the daemon.
     StartDaemon {
-        /// The lock of a directory is held, and contains the holder's process id.
+        /// The lock of a directory is held, and contains the holder's process id, unless the disk is full.
         DirLocked: Kill,
         /// A socket is bound, and does not have its owner and mode yet.
         SocketBound: Kill,

@@ -129,6 +129,68 @@ fn state_disk_without_inodes_leaves_nothing_partial_and_recovers() {
     a_full_state("size=200m,nr_inodes=3000", FilledDisk::inodes);
 }
 
+/// The files that a start of the daemon writes are as an earlier version left them, and those of its locks are empty:
+/// with enough space, each would be written anew.
+fn outdate_files(state: &Path) {
+    let in_network =
+        fs::read_dir(state.join("network")).expect("the daemon writes its network's configuration");
+    let mut files: Vec<_> = in_network.map(|entry| entry.expect("it can be read").path()).collect();
+    files.extend(["infra/pause", "containerd/config.toml"].map(|name| state.join(name)));
+    for path in files {
+        let mut file = File::options().append(true).open(&path).expect("the daemon has written it");
+        file.write_all(b"\n# of an earlier version\n").expect("there is space");
+    }
+    File::create(state.join("lock")).expect("it can be emptied");
+}
+
+/// The daemon, containerd and the logkeeper start on a full disk, and what needs no space works: without it nothing
+/// could be removed from the disk.
+fn starts_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) {
+    let node = TestNode::start_with("", |root| root.small_disk(&root.state(), options));
+    let cri = node.cri().with_timeout(SOON);
+    let pod = node.pod("full");
+    let other = node.pod("other");
+    let ids = [&pod, &other].map(|pod| pod.start_shell("main", "exec sleep 1000"));
+    node.daemon().kill9();
+    outdate_files(&node.root().state());
+    let filling = fill(&node.root().state());
+    for name in ["containerd", "logkeeper"] {
+        node.kill_managed(name);
+    }
+    node.daemon().spawn();
+    assert_eq!(retry("ListContainers", || cri.containers()).len(), 2);
+    assert_recovers(&node);
+    let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
+    assert!(log.contains("cannot write containerd's configuration"), "{}", node.daemon().tail());
+    assert_eq!(node.cri().sh(&ids[0], "echo reached"), "reached");
+
+    // A daemon that runs starts it just so.
+    filling.refill();
+    let killed = node.kill_managed("containerd");
+    assert!(
+        eventually(LIMIT, || node.root().managed("containerd").is_some_and(|pid| pid != killed)),
+        "it is not started again: {}",
+        node.daemon().tail()
+    );
+    assert_recovers(&node);
+    assert_eq!(node.cri().sh(&ids[0], "echo reached"), "reached");
+    retry("StopPodSandbox", || cri.stop_pod(other.id()));
+    drop(filling);
+    assert_disk(&node, false);
+    assert_eq!(pod.run_shell("echo more", |_| {}), "more");
+    cri.remove_pod(other.id()).expect("it can be removed");
+}
+
+#[test]
+fn state_disk_without_space_lets_daemon_and_containerd_start() {
+    starts_on_a_full_state("size=40m", FilledDisk::bytes);
+}
+
+#[test]
+fn state_disk_without_inodes_lets_daemon_and_containerd_start() {
+    starts_on_a_full_state("size=200m,nr_inodes=3000", FilledDisk::inodes);
+}
+
 /// Waits until every status interface of the node reports whether its disk is full. The node stays ready, as
 /// otherwise no pods would be stopped, which frees space.
 #[track_caller]

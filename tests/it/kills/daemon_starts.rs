@@ -25,7 +25,7 @@ fn start(fixture: &KillFixture, kill: KillPoint) {
     restart_twice(fixture, kill);
 }
 
-/// Neither containerd nor the logkeeper runs, and their logs are long.
+/// Neither containerd nor the logkeeper runs, their logs are long, and containerd's configuration is another one.
 fn start_alone(fixture: &KillFixture, kill: KillPoint) {
     fixture.node.daemon().kill9();
     let state = fixture.node.root().state();
@@ -34,6 +34,7 @@ fn start_alone(fixture: &KillFixture, kill: KillPoint) {
         let file = fs::File::options().write(true).open(state.join(log)).expect("it has a log");
         file.set_len(LONG).expect("the log can be written");
     }
+    fs::write(state.join("containerd/config.toml"), "version = 2\n").expect("it can be written");
     fixture.node.daemon().kill_at(&[(kill.step, kill.nth)]);
     restart_twice(fixture, kill);
 }

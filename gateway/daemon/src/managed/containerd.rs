@@ -57,13 +57,13 @@ pub fn program(config: &Config, exe: &Path) -> Program {
     let run = config.paths.run.join("containerd");
     let file = state.join("config.toml");
     let socket = config.containerd_socket();
-    let text = generate(config, &OomScore::of_this_process()).to_string();
+    let table = generate(config, &OomScore::of_this_process());
     let dirs = dirs(config);
     let target = file.clone();
     let namespace = config.containerd.namespace.clone();
     let downloads = state.join("root").join(DOWNLOADS);
     let prepare = move || {
-        write(&target, &dirs, &text)?;
+        configure(&target, &dirs, &table)?;
         clear_nameless(&downloads);
         Ok(())
     };
@@ -92,17 +92,42 @@ fn dirs(config: &Config) -> Vec<(PathBuf, u32)> {
     std::iter::once((config.paths.state.join("containerd"), 0o700)).chain(open).collect()
 }
 
-fn write(file: &Path, dirs: &[(PathBuf, u32)], text: &str) -> io::Result<()> {
+/// The first line of the configuration.
+const HEAD: &str =
+    "# Written by switchyard for its managed containerd, at a start at which it differs; changes are lost.\n";
+
+/// Makes the directories, and the configuration if it differs from what is wanted. A configuration that cannot be
+/// written and may be used as it is, is used: containerd starts on a full disk too, and without it nothing can be
+/// removed from that disk.
+fn configure(file: &Path, dirs: &[(PathBuf, u32)], wanted: &Table) -> io::Result<()> {
     dirs.iter().try_for_each(|(dir, mode)| make_dir(dir, *mode))?;
+    let text = format!("{HEAD}{wanted}");
+    let present = fs::read_to_string(file).unwrap_or_default();
+    if present == text {
+        return Ok(());
+    }
+    let Err(error) = replace(file, &text) else { return Ok(()) };
+    if !serves_alike(&present, wanted) {
+        return Err(error);
+    }
+    tracing::warn!(file = %file.display(), %error, "cannot write containerd's configuration: it starts with the present one, which an earlier start wrote");
+    Ok(())
+}
+
+fn replace(file: &Path, text: &str) -> io::Result<()> {
     let new = file.with_extension("toml.new");
-    fs::write(
-        &new,
-        format!("# Written by switchyard at each start of its managed containerd; changes are lost.\n{text}"),
-    )?;
+    fs::write(&new, text)?;
     reach(Step::ContainerdDrafted);
     fs::rename(new, file)?;
     reach(Step::ContainerdConfigured);
     Ok(())
+}
+
+/// Whether a containerd with this configuration would serve the same containers at the same address as one with
+/// the wanted configuration. Pure.
+fn serves_alike(present: &str, wanted: &Table) -> bool {
+    let Ok(present) = present.parse::<Table>() else { return false };
+    ["version", "root", "state", "grpc"].iter().all(|key| present.get(*key) == wanted.get(*key))
 }
 
 /// Removes downloads without a name; returns how many. containerd identifies a download by a name that it
@@ -251,6 +276,52 @@ mod tests {
         assert_eq!(table["oom_score"].as_integer(), Some(-999));
         assert!(table["disabled_plugins"].as_array().unwrap().contains(&"io.containerd.grpc.v1.cri".into()));
         assert_eq!(table.to_string().parse::<Table>().unwrap(), table);
+    }
+
+    /// The configuration for a state directory.
+    fn table(state: &Path) -> Table {
+        let mut config = Config::default();
+        config.paths.state = state.into();
+        generate(&config, &OomScore { current: 0, may_lower: true })
+    }
+
+    #[test]
+    fn configuration_that_is_as_wanted_is_not_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("containerd/config.toml");
+        let dirs = [(file.parent().unwrap().to_owned(), 0o700)];
+        configure(&file, &dirs, &table(dir.path())).unwrap();
+        let text = fs::read_to_string(&file).unwrap();
+        // Nothing can be written to this device, as to a full disk.
+        std::os::unix::fs::symlink("/dev/full", file.with_extension("toml.new")).unwrap();
+        configure(&file, &dirs, &table(dir.path())).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    }
+
+    #[test]
+    fn full_disk_keeps_the_configuration_of_the_same_containerd_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.toml");
+        let wanted = table(dir.path());
+        std::os::unix::fs::symlink("/dev/full", file.with_extension("toml.new")).unwrap();
+        let mut earlier = wanted.clone();
+        earlier.insert("oom_score".into(), Value::Integer(-1));
+        let elsewhere = table(&dir.path().join("elsewhere"));
+        for (present, is_used) in [
+            (earlier.to_string(), true),
+            (elsewhere.to_string(), false),
+            ("root = ".to_owned(), false),
+            (String::new(), false),
+        ] {
+            fs::write(&file, &present).unwrap();
+            let configured = configure(&file, &[], &wanted).map_err(|error| error.kind());
+            assert_eq!(
+                configured,
+                if is_used { Ok(()) } else { Err(io::ErrorKind::StorageFull) },
+                "{present}"
+            );
+            assert_eq!(fs::read_to_string(&file).unwrap(), present);
+        }
     }
 
     #[test]

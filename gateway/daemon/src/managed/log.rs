@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::statvfs::statvfs;
@@ -14,13 +15,52 @@ const LIMIT: u64 = 16 << 20;
 /// How much of its end is read for a message, in bytes.
 const TAIL: u64 = 4096;
 
-/// Rotates a log whose writer has not been started yet.
-pub(super) fn rotate(log: &Path) -> io::Result<()> {
-    if is_long(log) {
-        fs::rename(log, log.with_extension("log.1"))?;
-        reach(Step::LogPutAside);
+/// What takes the output of a program for which there is no space to create a log.
+const NOWHERE: &str = "/dev/null";
+
+/// The log of a program that is about to be started.
+#[derive(Debug)]
+pub(super) struct OpenLog {
+    pub(super) path: PathBuf,
+    pub(super) file: fs::File,
+}
+
+impl OpenLog {
+    /// Opens a log whose writer has not been started yet, and rotates it if it is long. On a full disk neither may be
+    /// possible: then it grows further, and without any log the output is discarded, because the program matters more.
+    ///
+    /// # Errors
+    /// Those of opening [`NOWHERE`].
+    pub(super) fn of_start(log: &Path) -> io::Result<Self> {
+        let opened = if is_long(log) { rotate(log) } else { open(log) };
+        match opened {
+            Ok(file) => Ok(Self { path: log.to_owned(), file }),
+            Err(error) => {
+                tracing::warn!(log = %log.display(), %error, "cannot open the log of a managed process: its output is discarded");
+                let file = fs::OpenOptions::new().append(true).open(NOWHERE)?;
+                Ok(Self { path: NOWHERE.into(), file })
+            }
+        }
     }
-    Ok(())
+}
+
+fn open(log: &Path) -> io::Result<fs::File> {
+    fs::OpenOptions::new().append(true).create(true).mode(0o600).open(log)
+}
+
+/// Puts a log aside and opens a new one; if there is no space for one, the same log goes on.
+fn rotate(log: &Path) -> io::Result<fs::File> {
+    let aside = log.with_extension("log.1");
+    if let Err(error) = fs::rename(log, &aside) {
+        tracing::warn!(log = %log.display(), %error, "cannot rotate the log of a managed process, which keeps growing");
+        return open(log);
+    }
+    reach(Step::LogPutAside);
+    open(log).or_else(|error| {
+        tracing::warn!(log = %log.display(), %error, "cannot create the log of a managed process: the former one goes on");
+        fs::rename(&aside, log)?;
+        open(log)
+    })
 }
 
 /// Periodically rotates the log of a running process, so that it does not grow without bound. Cancel-safe.
@@ -92,7 +132,44 @@ pub(super) fn last_line(log: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
+
+    /// A log that is long enough to be rotated, without content on the disk.
+    fn long_log(dir: &Path) -> PathBuf {
+        let log = dir.join("program.log");
+        fs::File::create(&log).unwrap().set_len(LIMIT + 1).unwrap();
+        log
+    }
+
+    #[test]
+    fn log_without_space_for_its_copy_begins_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = long_log(dir.path());
+        // Nothing can be written to this device, as to a full disk.
+        symlink("/dev/full", log.with_extension("log.1")).unwrap();
+        fs::write(&log, "long").unwrap();
+        copy_truncate(&log, u64::MAX).unwrap();
+        assert_eq!(fs::read_to_string(&log).unwrap(), "");
+        assert!(!log.with_extension("log.1").is_symlink(), "what was copied of it goes");
+    }
+
+    #[test]
+    fn log_that_cannot_be_put_aside_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = long_log(dir.path());
+        fs::create_dir_all(log.with_extension("log.1").join("in-the-way")).unwrap();
+        assert_eq!(OpenLog::of_start(&log).unwrap().path, log);
+        assert!(is_long(&log));
+    }
+
+    #[test]
+    fn program_starts_without_a_log_that_cannot_be_created() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("missing/program.log");
+        assert_eq!(OpenLog::of_start(&log).unwrap().path, Path::new(NOWHERE));
+    }
 
     #[test]
     fn log_is_emptied_without_a_copy_where_that_would_fill_the_disk() {
