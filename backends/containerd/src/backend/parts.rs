@@ -264,7 +264,10 @@ impl Handles {
 
     /// The components from cgroups to sandboxes.
     fn lower_parts(&self) -> Result<LowerParts> {
-        infra_rootfs::install(&self.context.layout.infra())?;
+        if let Err(error) = infra_rootfs::install(&self.context.layout.infra()) {
+            // Not fatal: it is tried again when a sandbox or task needs it.
+            tracing::warn!(error = error.report(), "cannot install the infra program");
+        }
         let reader = Arc::new(cgroup::Reader::detect()?);
         let cgroups = Arc::new_cyclic(|weak| Cgroups {
             weak: weak.clone(),

@@ -135,19 +135,25 @@ pub(super) fn check_programs(network: &str) -> Result<()> {
 // === impl BridgeNetwork ===
 
 impl BridgeNetwork {
-    /// The network of this configuration. Its configuration list is also written to a file, for inspection.
-    /// Blocks.
+    /// The network of this configuration. Its configuration list is also written to a file, for inspection: that it
+    /// cannot be written is no error. Blocks.
     ///
     /// # Errors
-    /// `InvalidArgument` for an invalid configuration; `Internal` if the file cannot be written.
+    /// `InvalidArgument` for an invalid configuration.
     pub(crate) fn new(config: &config::BridgeConfig, layout: &Layout) -> Result<Self> {
         let subnets = config.ranges().map_err(|error| error.context("network.bridge"))?;
         let text = format!("{:#}\n", config.conflist(&subnets));
         let path = layout.bridge(&config.name);
         let list = cni::NetworkList::parse(&path, text.as_bytes()).map_err(from_cni)?;
         if std::fs::read_to_string(&path).ok().as_deref() != Some(&text) {
-            create_private_dir_blocking(path.parent().unwrap_or(Path::new("/")))?;
-            write_atomic(&path, text.as_bytes(), 0o644).map_err(from_namespaces)?;
+            let written = create_private_dir_blocking(path.parent().unwrap_or(Path::new("/")))
+                .and_then(|()| write_atomic(&path, text.as_bytes(), 0o644).map_err(from_namespaces));
+            if let Err(error) = written {
+                tracing::warn!(
+                    error = error.report(),
+                    "cannot write the configuration of the gateway's own network for inspection"
+                );
+            }
         }
         Ok(Self { list: Arc::new(list), subnets })
     }
@@ -221,6 +227,14 @@ mod tests {
         check(|config| config.subnets.push("10.1.0.0/16".into()), "subnets: ");
         check(|config| config.subnets = vec!["10.1".into()], "subnet: ");
         check(|config| config.mtu = 7, "mtu: ");
+    }
+
+    #[test]
+    fn network_is_there_without_its_file_for_inspection() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("network"), "a file in the way of the directory").unwrap();
+        let layout = Layout::new(dir.path(), dir.path());
+        BridgeNetwork::new(&config::BridgeConfig::default(), &layout).unwrap();
     }
 
     #[test]

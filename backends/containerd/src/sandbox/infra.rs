@@ -14,7 +14,7 @@ use switchyard_runtime_spec::{Host, ResolvedUser};
 use switchyard_steps::reach;
 
 use super::SandboxEntry;
-use super::infra_rootfs::PROGRAM;
+use super::infra_rootfs::{self, PROGRAM};
 use crate::base::error::from_status;
 use crate::base::fs::{blocking, create_private_dir_blocking, io_error};
 use crate::base::layout::SandboxDirs;
@@ -96,6 +96,9 @@ impl Sandboxes {
         entry: &SandboxEntry,
     ) -> Result<u32> {
         let runtime = self.context.runtime(&spec.handler)?;
+        let infra = self.context.layout.infra();
+        let installed = blocking(move || infra_rootfs::ensure(&infra)).await;
+        installed.map_err(|error| error.context("the infra program"))?;
         let id = id.to_string();
         let location = entry.cgroup_location(&self.context, &id)?;
         let rootfs = Mount {

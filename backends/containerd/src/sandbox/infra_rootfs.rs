@@ -1,8 +1,10 @@
 //! The root file system of infra processes: a static program and mount points.
 
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use parking_lot::Mutex;
 use switchyard_core::Result;
 use switchyard_steps::reach;
 
@@ -18,8 +20,41 @@ pub(crate) const PROGRAM: &str = "pause";
 /// The mount points that the runtime needs; they must exist, since the root file system is read-only.
 const MOUNT_POINTS: [&str; 4] = ["proc", "sys", "dev", "etc"];
 
-/// Creates the root file system of infra processes. Idempotent; running processes keep the old program.
+/// The first bytes of a program (elf(5)).
+const ELF: &[u8] = b"\x7fELF";
+
+/// Makes the program one at a time: two would rename each other's unfinished file.
+static INSTALLING: Mutex<()> = Mutex::new(());
+
+/// Creates the root file system of infra processes. Idempotent; running processes keep the old program. Blocks.
+///
+/// An earlier version's program that cannot be replaced, as on a full disk, stays in use with a warning.
+///
+/// # Errors
+/// `Internal` or `ResourceExhausted`, naming the file, if there is none that can be used.
 pub(crate) fn install(dir: &Path) -> Result<()> {
+    let _one_at_a_time = INSTALLING.lock();
+    match write(dir) {
+        Err(error) if is_usable(dir) => {
+            tracing::warn!(
+                error = error.report(),
+                "cannot replace the infra program: that of an earlier version stays in use"
+            );
+            Ok(())
+        }
+        written => written,
+    }
+}
+
+/// Creates the root file system if there is none that can be used, because the start of the daemon could not. Blocks.
+///
+/// # Errors
+/// As for [`install`].
+pub(crate) fn ensure(dir: &Path) -> Result<()> {
+    if is_usable(dir) { Ok(()) } else { install(dir) }
+}
+
+fn write(dir: &Path) -> Result<()> {
     for name in MOUNT_POINTS {
         let path = dir.join(name);
         std::fs::create_dir_all(&path).map_err(|fault| io_error("make directory", &path, fault))?;
@@ -36,4 +71,45 @@ pub(crate) fn install(dir: &Path) -> Result<()> {
     std::fs::rename(&fresh, &program).map_err(|fault| io_error("put in place", &program, fault))?;
     reach(Step::InfraInstalled);
     Ok(())
+}
+
+/// Whether there is a root file system that infra processes can use. After a power cut the program may be empty.
+fn is_usable(dir: &Path) -> bool {
+    let mut head = [0; ELF.len()];
+    let read = std::fs::File::open(dir.join(PROGRAM)).and_then(|mut program| {
+        program.read_exact(&mut head)?;
+        program.metadata()
+    });
+    let is_program = read.is_ok_and(|metadata| metadata.permissions().mode() & 0o111 != 0) && head == *ELF;
+    is_program && MOUNT_POINTS.iter().all(|name| dir.join(name).is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use switchyard_core::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn full_disk_keeps_the_program_of_an_earlier_version() {
+        let dir = tempfile::tempdir().unwrap();
+        install(dir.path()).unwrap();
+        let program = dir.path().join(PROGRAM);
+        fs::write(&program, [ELF, b"of an earlier version"].concat()).unwrap();
+        // Nothing can be written to this device, as to a full disk.
+        symlink("/dev/full", dir.path().join(".pause.new")).unwrap();
+        install(dir.path()).unwrap();
+        assert_ne!(fs::read(&program).unwrap(), PAUSE);
+
+        fs::write(&program, "").unwrap();
+        for attempt in [install, ensure] {
+            assert_eq!(attempt(dir.path()).unwrap_err().kind(), ErrorKind::ResourceExhausted);
+        }
+        fs::remove_file(dir.path().join(".pause.new")).unwrap();
+        ensure(dir.path()).unwrap();
+        assert_eq!(fs::read(&program).unwrap(), PAUSE);
+    }
 }

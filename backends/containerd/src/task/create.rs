@@ -146,11 +146,14 @@ impl Tasks {
         let path = plan.location.path.clone();
         let recursive_readonly = self.node.recursive_readonly(runtime);
         let cdi_dirs = self.context.settings().devices.cdi_spec_dirs.clone();
-        let init = self.context.layout.infra().join(infra_rootfs::PROGRAM);
+        let infra = self.context.layout.infra();
         // Building the spec accesses paths and devices of the host, which can block, on a dead network file
         // system for ever.
         let built = self.storage.blocking_pool.run(format!("sandbox {sandbox_id}"), move || {
             let id = id.to_string();
+            if task.init {
+                infra_rootfs::ensure(&infra).map_err(|error| error.context("the init process"))?;
+            }
             build(&Input {
                 id: &id,
                 task: &task,
@@ -164,7 +167,7 @@ impl Tasks {
                 cgroups_path: &path,
                 target_pid: target_pid.as_deref(),
                 recursive_readonly,
-                init: &init,
+                init: &infra.join(infra_rootfs::PROGRAM),
                 cdi_dirs: &cdi_dirs,
             })
         });
