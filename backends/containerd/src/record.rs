@@ -292,9 +292,8 @@ impl MetaRecord {
     }
 
     pub(crate) fn to_core(&self) -> Result<Arc<Meta>> {
-        let Self { owner, name, labels, created_at_ns, record } = self;
-        let owner = Owner::parse(owner)
-            .ok_or_else(|| Error::internal(format!("record of {name:?}: unknown owner {owner:?}")))?;
+        let Self { owner: _, name, labels, created_at_ns, record } = self;
+        let owner = self.owner()?;
         let record = hex::decode(record).map_err(|fault| {
             Error::internal(format!("record of {name:?}: the bytes of its frontend")).with_source(fault)
         })?;
@@ -306,6 +305,12 @@ impl MetaRecord {
             record,
         };
         Ok(Arc::new(meta))
+    }
+
+    pub(crate) fn owner(&self) -> Result<Owner> {
+        Owner::parse(&self.owner).ok_or_else(|| {
+            Error::internal(format!("record of {:?}: unknown owner {:?}", self.name, self.owner))
+        })
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
-use switchyard_core::spec::{OomScoreAdj, Resources};
+use switchyard_core::spec::{OomScoreAdj, Resources, SeccompProfile, TaskSpec};
 use switchyard_core::{Error, Result};
 
 use crate::input::Input;
@@ -42,6 +42,19 @@ pub struct Built {
     pub limits: Resources,
     /// What was left out or changed because this node does not support it; for the log and the task's events.
     pub warnings: Vec<String>,
+}
+
+/// Whether the spec of a task depends on paths of the host that its client chose, or that lead to such ones, so that
+/// [`build`] may block for ever on one of their file systems. Otherwise it reads the kernel's files alone.
+#[must_use]
+pub fn depends_on_host_paths(task: &TaskSpec) -> bool {
+    let security = &task.security;
+    security.privileged
+        || matches!(security.seccomp, SeccompProfile::Localhost(_))
+        || !task.devices.is_empty()
+        || !task.cdi_devices.is_empty()
+        || !task.throttles.is_empty()
+        || task.io_weights.iter().any(|weight| weight.device.is_some())
 }
 
 /// The spec of a task.

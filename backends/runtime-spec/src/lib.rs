@@ -47,7 +47,7 @@ pub mod text;
 pub mod throttles;
 pub mod user;
 
-pub use build::{Built, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, build};
+pub use build::{Built, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, build, depends_on_host_paths};
 pub use host::RealHost;
 pub use input::{
     Arch, CgroupDriver, CgroupVersion, Host, HostFs, ImageConfig, Input, Namespace, SandboxFacts,

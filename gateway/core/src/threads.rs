@@ -2,33 +2,39 @@
 //!
 //! The runtime has [`TOTAL`] such threads for the whole process. Bulk work (reading archives, filling
 //! volumes, reading files of images, writing checkpoints, removing directory trees) and the
-//! [pools](crate::blocking_pool) for host paths, whose file systems may hang for ever, have bounded shares.
+//! [pools](crate::blocking_pool) for host paths, whose file systems may hang for ever, have bounded shares, those of host
+//! paths for each owner (ADR 66).
 //! The rest is left for short calls: records, mounts, cgroups, status and cleanup.
 
 use tokio::sync::Semaphore;
 
 use crate::error::{Error, Result};
+use crate::id::Owner;
 
 /// Threads for blocking calls in the whole process.
-pub const TOTAL: usize = 64;
+pub const TOTAL: usize = 128;
 
 /// The maximum that do bulk work at a time.
 pub const BULK: usize = 16;
 
-/// The maximum of a backend's [`BlockingPool`](crate::blocking_pool::BlockingPool).
-pub const BACKEND_POOL: usize = 24;
+/// The maximum of each owner's pool of a backend ([`OwnerPools`](crate::blocking_pool::OwnerPools)).
+pub const BACKEND_POOL: usize = 16;
 
 /// The maximum of a frontend's [`BlockingPool`](crate::blocking_pool::BlockingPool).
 pub const FRONTEND_POOL: usize = 8;
 
-/// The maximum of the [`BlockingPool`](crate::blocking_pool::BlockingPool) that reads the ends of logs for the status page.
-pub const LOG_POOL: usize = 2;
+/// The maximum of each owner's pool that reads the ends of its logs for the status page.
+pub const LOG_POOL: usize = 1;
 
 /// The maximum of each of two pools for files of the daemon itself: its configuration, and the programs that run.
 pub const FILES_POOL: usize = 1;
 
+/// The maximum that look at the disks of the daemon's own directories: one for each.
+pub const DISK_POOL: usize = 3;
+
 /// The minimum that is always left for short calls.
-pub const SHORT: usize = TOTAL - BULK - BACKEND_POOL - FRONTEND_POOL - LOG_POOL - 2 * FILES_POOL;
+pub const SHORT: usize =
+    TOTAL - BULK - (BACKEND_POOL + LOG_POOL) * Owner::ALL.len() - FRONTEND_POOL - 2 * FILES_POOL - DISK_POOL;
 
 static BULK_PERMITS: Semaphore = Semaphore::const_new(BULK);
 

@@ -15,7 +15,7 @@ use tonic::Code;
 use super::peak_memory;
 
 /// More loads at a time than the daemon has threads for calls that block.
-const LOADS: usize = 70;
+const LOADS: usize = 140;
 
 /// How long the daemon may take to stop reading an archive after its client has given up.
 const SOON: Duration = Duration::from_secs(20);

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use switchyard_cgroup as cgroup;
 use switchyard_cni as cni;
 use switchyard_core::backend::BackendObserver;
-use switchyard_core::blocking_pool::{self, BlockingPool};
+use switchyard_core::blocking_pool::{self, OwnerPools};
 use switchyard_core::{Result, threads};
 use switchyard_logkeeper as logkeeper;
 use tokio::sync::{Notify, Semaphore};
@@ -375,7 +375,7 @@ impl Handles {
             volumes: Arc::new(Volumes::new(layout.volumes())),
             trees: Arc::clone(&self.trees),
             projects: Projects::default(),
-            blocking_pool: BlockingPool::new(threads::BACKEND_POOL, blocking_pool::LIMIT),
+            blocking_pools: OwnerPools::new(threads::BACKEND_POOL, blocking_pool::LIMIT),
         })
     }
 

@@ -55,6 +55,14 @@ impl StagedRecord {
         }
     }
 
+    /// Whether its source is on a file system of the host, which may hang.
+    pub(crate) const fn is_on_host(&self) -> bool {
+        match self {
+            Self::Path { .. } | Self::Beneath { .. } => true,
+            Self::Image { .. } => false,
+        }
+    }
+
     /// The view snapshot, if this is an image with layers: its name in the staging directory, its key, and
     /// the snapshot of which it is a view.
     pub(crate) fn view(&self) -> Option<(&str, &str, &str)> {

@@ -18,7 +18,7 @@ use switchyard_core::operation::step;
 use switchyard_core::spec::{Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
-use switchyard_runtime_spec::{Built, ImageConfig, Input, RealHost, ResolvedUser, build};
+use switchyard_runtime_spec::{Built, ImageConfig, Input, RealHost, ResolvedUser, depends_on_host_paths};
 
 use super::TaskEntry;
 use super::cleanup::{TaskCleanup, TaskCleanupKind};
@@ -26,6 +26,7 @@ use super::storage::fill::declared;
 use super::storage::mounts::image_volumes;
 use super::storage::plan::StoragePlan;
 use crate::base::config::Runtime;
+use crate::base::fs::blocking;
 use crate::base::steps::Step;
 use crate::client::{QUICK, SPEC_TYPE, call, json_any};
 use crate::image::ImageInfo;
@@ -147,14 +148,13 @@ impl Tasks {
         let recursive_readonly = self.node.recursive_readonly(runtime);
         let cdi_dirs = self.context.settings().devices.cdi_spec_dirs.clone();
         let infra = self.context.layout.infra();
-        // Building the spec accesses paths and devices of the host, which can block, on a dead network file
-        // system for ever.
-        let built = self.storage.blocking_pool.run(format!("sandbox {sandbox_id}"), move || {
+        let is_on_host = depends_on_host_paths(spec);
+        let build = move || {
             let id = id.to_string();
             if task.init {
                 infra_rootfs::ensure(&infra).map_err(|error| error.context("the init process"))?;
             }
-            build(&Input {
+            switchyard_runtime_spec::build(&Input {
                 id: &id,
                 task: &task,
                 mounts: &mounts,
@@ -170,8 +170,14 @@ impl Tasks {
                 init: &infra.join(infra_rootfs::PROGRAM),
                 cdi_dirs: &cdi_dirs,
             })
-        });
-        built.await
+        };
+        // Paths and devices of the host can be on a dead network file system, where this blocks for ever.
+        if is_on_host {
+            let pool = self.storage.blocking_pools.of(spec.meta.owner);
+            pool.run(format!("sandbox {sandbox_id}"), build).await
+        } else {
+            blocking(build).await
+        }
     }
 
     fn pid_namespace(&self, target: TaskId) -> Result<PathBuf> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
 use switchyard_core::Result;
-use switchyard_core::blocking_pool::BlockingPool;
+use switchyard_core::blocking_pool::OwnerPools;
 
 use super::TaskEntry;
 use crate::base::trees::Trees;
@@ -39,7 +39,7 @@ pub(crate) struct Storage {
     /// Quota projects.
     pub(crate) projects: Projects,
     /// For access to file systems that may hang.
-    pub(crate) blocking_pool: BlockingPool,
+    pub(crate) blocking_pools: OwnerPools,
 }
 
 impl Storage {

@@ -1,18 +1,22 @@
 //! The rules of a whole spec, each tested by itself.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{
-    DeviceNode, IoWeight, MissingSource, Mount, MountSource, PidMode, Propagation, Rlimit, Throttle,
-    Throttled,
+    DeviceNode, IoWeight, MissingSource, Mount, MountSource, PidMode, Propagation, Rlimit, SeccompProfile,
+    Throttle, Throttled,
 };
 use switchyard_core::{ErrorKind, Reason};
-use switchyard_runtime_spec::input::SelinuxDefaults;
-use switchyard_runtime_spec::{ImageVolume, Namespace, ResolvedMount, ResolvedSource, Staging};
+use switchyard_runtime_spec::input::{DeviceInfo, HostNode, HostPropagation, SelinuxDefaults};
+use switchyard_runtime_spec::{
+    HostFs, ImageVolume, Namespace, ResolvedMount, ResolvedSource, Staging, depends_on_host_paths,
+};
 
-use crate::support::{Case, words};
+use crate::support::{Case, FakeFs, words};
 
 fn bind(destination: &str, source: &str) -> Mount {
     Mount {
@@ -25,6 +29,74 @@ fn bind(destination: &str, source: &str) -> Mount {
         selinux_relabel: false,
         options: Vec::new(),
     }
+}
+
+/// Counts the accesses to files that clients may choose.
+#[derive(Default)]
+struct CountingFs(AtomicUsize);
+
+impl CountingFs {
+    fn count(&self) -> &FakeFs {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        &FakeFs
+    }
+}
+
+impl HostFs for CountingFs {
+    fn source(&self, path: &Path, missing: MissingSource) -> io::Result<PathBuf> {
+        self.count().source(path, missing)
+    }
+
+    fn propagation(&self, path: &Path) -> io::Result<HostPropagation> {
+        FakeFs.propagation(path)
+    }
+
+    fn node(&self, path: &Path) -> io::Result<HostNode> {
+        self.count().node(path)
+    }
+
+    fn all_devices(&self) -> io::Result<Vec<(PathBuf, DeviceInfo)>> {
+        self.count().all_devices()
+    }
+
+    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        self.count().read(path, limit)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        FakeFs.list(dir)
+    }
+}
+
+#[test]
+fn spec_that_depends_on_no_host_path_accesses_none() {
+    let disk = || PathBuf::from("/dev/sda");
+    let changes: [fn(&mut Case, PathBuf); 6] = [
+        |_, _| {},
+        |case, disk| {
+            let permissions = "r".to_owned();
+            case.task.devices.push(DeviceNode { host_path: disk.clone(), container_path: disk, permissions });
+        },
+        |case, disk| case.task.throttles.push(Throttle { device: disk, what: Throttled::Reads, rate: 1 }),
+        |case, disk| case.task.io_weights.push(IoWeight { device: Some(disk), weight: 10 }),
+        |case, profile| case.task.security.seccomp = SeccompProfile::Localhost(profile),
+        |case, _| *case = Case::privileged(),
+    ];
+    for (number, change) in changes.iter().enumerate() {
+        let mut case = Case::plain();
+        case.sandbox.network = Namespace::Host;
+        case.task.net_priority = Some(1);
+        case.host.net_priorities = true;
+        change(&mut case, disk());
+        let fs = CountingFs::default();
+        // The file of the profile is not there.
+        let _ = case.build_with(&fs);
+        let accesses = fs.0.into_inner() > 0;
+        assert_eq!((accesses, depends_on_host_paths(&case.task)), (number > 0, number > 0), "{number}");
+    }
+    let mut case = Case::plain();
+    case.task.cdi_devices = words(&["vendor.com/gpu=0"]);
+    assert!(depends_on_host_paths(&case.task));
 }
 
 fn destinations(spec: &Value) -> Vec<&str> {

@@ -248,7 +248,10 @@ async fn facts(pages: &ListenerPages, object: InspectionView) -> ObjectFacts {
 
 async fn log_tail(pages: &ListenerPages, task: &str) -> LogTail {
     match timeout(COUNT_LIMIT, pages.admin.source.task_log(task)).await {
-        Ok(Ok(view)) => pages.admin.page.logs().tail(task, view.log.location()).await,
+        Ok(Ok(view)) => match Owner::parse(&view.owner) {
+            Some(owner) => pages.admin.page.logs().tail(owner, task, view.log.location()).await,
+            None => LogTail::without_lines(format!("The log is not known: nobody is called {}.", view.owner)),
+        },
         Ok(Err(error)) => LogTail::without_lines(format!("The log is not known: {}.", error.report())),
         Err(_) => LogTail::without_lines(format!("The log was not found within {COUNT_LIMIT:?}.")),
     }

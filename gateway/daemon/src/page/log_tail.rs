@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use switchyard_core::blocking_pool::BlockingPool;
+use switchyard_core::blocking_pool::OwnerPools;
+use switchyard_core::id::Owner;
 use switchyard_core::{Error, Result, threads};
 use switchyard_logkeeper::format::Stream;
 use switchyard_logkeeper::reader::{LogLocation, LogQuery, LogReader, ReadError};
@@ -24,7 +25,7 @@ const READ_LIMIT: Duration = Duration::from_secs(2);
 
 /// The threads that read logs.
 #[derive(Debug)]
-pub(crate) struct LogThreads(BlockingPool);
+pub(crate) struct LogThreads(OwnerPools);
 
 /// The end of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,14 +56,15 @@ struct JoinedLines {
 
 impl Default for LogThreads {
     fn default() -> Self {
-        Self(BlockingPool::new(threads::LOG_POOL, READ_LIMIT))
+        Self(OwnerPools::new(threads::LOG_POOL, READ_LIMIT))
     }
 }
 
 impl LogThreads {
-    /// The last lines of a log. Cancel-safe.
+    /// The last lines of the log of an owner's task. Cancel-safe.
     pub(crate) async fn tail(
         &self,
+        owner: Owner,
         task: &str,
         location: std::result::Result<LogLocation, String>,
     ) -> LogTail {
@@ -70,7 +72,7 @@ impl LogThreads {
             Ok(location) => location,
             Err(why) => return LogTail::without_lines(format!("There is no log: {why}.")),
         };
-        match self.0.run(format!("the log of task {task}"), move || read(&location)).await {
+        match self.0.of(owner).run(format!("the log of task {task}"), move || read(&location)).await {
             Ok(tail) => tail,
             Err(error) => LogTail::without_lines(format!("The log cannot be read: {}.", error.report())),
         }
@@ -157,7 +159,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("0.log"), content).unwrap();
         let location = LogLocation::Cri { root: dir.path().to_owned(), path: "0.log".into() };
-        LogThreads::default().tail("a", Ok(location)).await
+        LogThreads::default().tail(Owner::Nomad, "a", Ok(location)).await
     }
 
     #[tokio::test]
@@ -198,11 +200,11 @@ mod tests {
     #[tokio::test]
     async fn log_that_is_absent_or_nowhere_is_told_in_words() {
         let threads = LogThreads::default();
-        let none = threads.tail("a", Err("its job collects none".to_owned())).await;
+        let none = threads.tail(Owner::Nomad, "a", Err("its job collects none".to_owned())).await;
         assert_eq!(none.note.unwrap(), "There is no log: its job collects none.");
         let dir = tempfile::tempdir().unwrap();
         let location = LogLocation::Cri { root: dir.path().to_owned(), path: "0.log".into() };
-        let absent = threads.tail("a", Ok(location)).await;
+        let absent = threads.tail(Owner::Nomad, "a", Ok(location)).await;
         assert!(absent.note.unwrap().starts_with("There is no log"));
     }
 }

@@ -64,7 +64,8 @@ impl Storage {
                     let destination = mount.destination.clone();
                     let find = move || host_source(&destination, &path, missing, &RealHost);
                     // Paths of the host can be on a dead network file system, where this blocks for ever.
-                    FoundSource::Host(self.blocking_pool.run(format!("sandbox {sandbox_id}"), find).await?)
+                    let pool = self.blocking_pools.of(spec.meta.owner);
+                    FoundSource::Host(pool.run(format!("sandbox {sandbox_id}"), find).await?)
                 }
                 MountSource::Beneath { root, path } => FoundSource::Beneath { root, path },
                 MountSource::Image { reference, sub_path } => {

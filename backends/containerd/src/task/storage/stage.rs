@@ -86,10 +86,13 @@ impl Storage {
         let dir = entry.dirs.stage.clone();
         // A thread that hangs between two mounts would continue after the undo, so everything that can hang
         // is accessed before.
-        let work = self
-            .blocking_pool
-            .run(format!("sandbox {}", entry.sandbox), move || resolve_sources(records, views))
-            .await?;
+        let work = if records.iter().any(StagedRecord::is_on_host) {
+            let owner = entry.record().meta.owner()?;
+            let resolve = move || resolve_sources(records, views);
+            self.blocking_pools.of(owner).run(format!("sandbox {}", entry.sandbox), resolve).await?
+        } else {
+            resolve_sources(records, views)?
+        };
         let rootfs = blocking(move || {
             create_private_dir_blocking(&dir)?;
             for (at, ready) in work {
