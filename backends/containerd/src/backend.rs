@@ -7,9 +7,9 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use switchyard_core::Result;
 use switchyard_core::backend::{
-    Backend, BackendObserver, BackendStatus, CgroupDriver, CheckpointBackend, ExecBackend, ExecProcess,
-    Handler, Inspection, NamedVolume, Recovered, SandboxBackend, SandboxDetails, SandboxStats, Started,
-    StatsBackend, TaskBackend, TaskDetails, VolumeBackend, Withdrawal,
+    Backend, BackendObserver, BackendStatus, CgroupDriver, CheckpointBackend, ExecBackend, ExecPlace,
+    ExecProcess, Handler, Inspection, NamedVolume, Recovered, SandboxBackend, SandboxDetails, SandboxStats,
+    Started, StatsBackend, TaskBackend, TaskDetails, VolumeBackend, Withdrawal,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
@@ -253,8 +253,13 @@ impl TaskBackend for Containerd {
 }
 
 impl ExecBackend for Containerd {
-    fn exec<'a>(&'a self, id: TaskId, spec: &'a ExecSpec) -> BoxFuture<'a, Result<ExecProcess>> {
-        Box::pin(self.parts.execs.start(id, spec))
+    fn exec<'a>(
+        &'a self,
+        id: TaskId,
+        spec: &'a ExecSpec,
+        place: ExecPlace,
+    ) -> BoxFuture<'a, Result<ExecProcess>> {
+        Box::pin(self.parts.execs.start(id, spec, place))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use switchyard_core::backend::{ExecControl, ExecProcess};
+use switchyard_core::backend::{ExecControl, ExecPlace, ExecProcess};
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::stream::{Sink, Source};
@@ -27,7 +27,6 @@ use crate::cgroups::Cgroups;
 use crate::cleanup::CleanupQueue;
 use crate::client::Client;
 use crate::client::health::Health;
-use crate::client::retries::Retries;
 use crate::context::Context;
 use crate::exec::predecessor_fifos::PredecessorFifos;
 use crate::shims::Shims;
@@ -36,10 +35,12 @@ use crate::task::cgroups::TaskCgroups;
 use crate::task::{ExecPermit, TaskEntry, Tasks, make_fifos};
 
 mod discard;
+mod ending;
 pub(crate) mod predecessor;
 pub(crate) mod predecessor_fifos;
 mod process;
 
+use ending::{ExecPlaces, end_abandoned};
 use process::Exec;
 
 /// The pause between two checks whether children of an exited process still write.
@@ -85,9 +86,16 @@ impl Execs {
     /// Starts an exec, once it has a place and the task is not frozen. Cancel-safe: a start that waits is withdrawn; one that
     /// was requested of the shim is completed, and its process then ended; if it were interrupted, the shim would block on
     /// FIFOs that nobody opens.
-    pub(crate) async fn start(self: &Arc<Self>, task: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        task: TaskId,
+        spec: &ExecSpec,
+        held: ExecPlace,
+    ) -> Result<ExecProcess> {
         let entry = self.tasks.table.get(task)?;
-        let permit = entry.exec_permits.acquire(self.context.settings().containerd.shim_timeout()).await?;
+        let (start_place, permit) =
+            entry.exec_permits.acquire(self.context.settings().containerd.shim_timeout()).await?;
+        let places = ExecPlaces::new(held, start_place);
         let place = Arc::clone(&self.places.0).acquire_owned().await;
         let starting = Arc::clone(self);
         let spec = spec.clone();
@@ -96,7 +104,7 @@ impl Execs {
         // Dropped with this future, when the caller has gone.
         let _present = caller.drop_guard();
         let start = async move {
-            let started = starting.start_now(task, &spec, permit, &gone).await;
+            let started = starting.start_now(task, &spec, (places, permit), &gone).await;
             drop(place);
             started
         };
@@ -118,7 +126,7 @@ impl Execs {
         self: &Arc<Self>,
         task: TaskId,
         spec: &ExecSpec,
-        permit: ExecPermit,
+        (places, permit): (ExecPlaces, ExecPermit),
         gone: &CancellationToken,
     ) -> Result<ExecProcess> {
         let entry = self.tasks.table.get(task)?;
@@ -137,7 +145,7 @@ impl Execs {
         fill_random(&mut random);
         let id = format!("{EXEC_DIR_PREFIX}{}", hex::encode(random));
         let dir = entry.dirs.run.join(&id);
-        let exec = Arc::new(Exec::new(self, &entry, id, dir));
+        let exec = Arc::new(Exec::new(self, &entry, id, dir, places));
         // From here on dropping `control` cleans up whatever has been created.
         let control = Control { exec: Arc::clone(&exec) };
         let wanted = [("stdout", true), ("stderr", !spec.tty), ("stdin", spec.stdin)];
@@ -216,18 +224,6 @@ impl ExecControl for Control {
 
     fn delete(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.exec.delete())
-    }
-}
-
-/// Ends and deletes a process whose client is gone, however often that fails, unless its task has ended.
-async fn end_abandoned(exec: &Exec) {
-    let mut tries = Retries::default();
-    while let Err(error) = exec.abandon().await {
-        if !exec.is_in_running_task() {
-            tracing::debug!(task.id = exec.task, error = error.report(), "an exec has ended with its task");
-            break;
-        }
-        tries.log_and_wait(&exec.execs.health, &exec.task, "cannot end an exec", &error).await;
     }
 }
 

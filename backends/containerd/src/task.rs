@@ -47,7 +47,7 @@ pub(crate) use cleanup::{TaskCleanup, TaskCleanupKind};
 pub(crate) use entry::TaskEntry;
 use exit::Exits;
 pub(crate) use fifos::{keep_open, make_fifos};
-pub(crate) use freeze::ExecPermit;
+pub(crate) use freeze::{ExecPermit, StartPlace};
 pub(crate) use lifecycle::LifecycleEvent;
 pub(crate) use logs::{end_log, log_spec, open_output_fifos};
 pub(crate) use process::{ProcessHandle, process_ended};

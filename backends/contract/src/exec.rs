@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use switchyard_core::ErrorKind;
-use switchyard_core::backend::ExecProcess;
+use switchyard_core::backend::{ExecPlace, ExecProcess};
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::stream::{Sink, Source};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,7 +20,7 @@ async fn host(fixture: &dyn Fixture) -> (ContractTest<'_>, MadeTask) {
 }
 
 async fn enter(test: &ContractTest<'_>, task: &MadeTask, spec: &ExecSpec) -> ExecProcess {
-    test.backend.exec(task.id, spec).await.expect("exec")
+    test.backend.exec(task.id, spec, ExecPlace::uncounted()).await.expect("exec")
 }
 
 async fn all(stream: Option<Source>) -> String {
@@ -123,7 +123,7 @@ pub async fn exec_needs_a_running_task(fixture: &dyn Fixture) {
     let created = test.task(task.sandbox, "created", ENDLESS).await;
     test.kill(task.id).await;
     for id in [created.id, task.id] {
-        let entered = test.backend.exec(id, &specs::exec(&["true"])).await;
+        let entered = test.backend.exec(id, &specs::exec(&["true"]), ExecPlace::uncounted()).await;
         assert_eq!(refused(entered), ErrorKind::FailedPrecondition);
     }
 }
@@ -131,7 +131,8 @@ pub async fn exec_needs_a_running_task(fixture: &dyn Fixture) {
 /// `InvalidArgument`; the task continues to run.
 pub async fn exec_of_a_missing_command_is_rejected(fixture: &dyn Fixture) {
     let (test, task) = host(fixture).await;
-    let entered = test.backend.exec(task.id, &specs::exec(&[MISSING_EXECUTABLE])).await;
+    let entered =
+        test.backend.exec(task.id, &specs::exec(&[MISSING_EXECUTABLE]), ExecPlace::uncounted()).await;
     assert_eq!(refused(entered), ErrorKind::InvalidArgument);
     let process = enter(&test, &task, &specs::exec(&["true"])).await;
     assert_eq!(process.control.wait().await.expect("wait"), 0);

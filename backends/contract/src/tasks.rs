@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use switchyard_core::backend::Withdrawal;
+use switchyard_core::backend::{ExecPlace, Withdrawal};
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{Mount, MountSource, Output, PidMode, Propagation, Signal};
 use switchyard_core::state::{ExitCause, START_FAILED_CODE};
@@ -27,7 +27,10 @@ pub async fn unknown_task_cannot_be_started_awaited_or_entered(fixture: &dyn Fix
     let id = TaskId::random();
     assert_eq!(refused(backend.start_task(id, &Withdrawal::default()).await), ErrorKind::NotFound);
     assert_eq!(refused(backend.wait_task(id).await), ErrorKind::NotFound);
-    assert_eq!(refused(backend.exec(id, &specs::exec(&["true"])).await), ErrorKind::NotFound);
+    assert_eq!(
+        refused(backend.exec(id, &specs::exec(&["true"]), ExecPlace::uncounted()).await),
+        ErrorKind::NotFound
+    );
     assert_eq!(refused(backend.inspect_task(id).await), ErrorKind::NotFound);
     assert!(backend.task_stats(&[id]).await.expect("stats leave it out").is_empty());
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use futures::future::BoxFuture;
 use switchyard_core::backend::{
-    Backend, BackendStatus, CheckpointBackend, ExecBackend, ExecProcess, Handler, Inspection, NamedVolume,
-    Recovered, SandboxBackend, SandboxDetails, SandboxStats, Started, StatsBackend, TaskBackend, TaskDetails,
-    VolumeBackend, Withdrawal,
+    Backend, BackendStatus, CheckpointBackend, ExecBackend, ExecPlace, ExecProcess, Handler, Inspection,
+    NamedVolume, Recovered, SandboxBackend, SandboxDetails, SandboxStats, Started, StatsBackend, TaskBackend,
+    TaskDetails, VolumeBackend, Withdrawal,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
@@ -242,7 +242,12 @@ impl TaskBackend for Fake {
 }
 
 impl ExecBackend for Fake {
-    fn exec<'a>(&'a self, id: TaskId, spec: &'a ExecSpec) -> BoxFuture<'a, Result<ExecProcess>> {
+    fn exec<'a>(
+        &'a self,
+        id: TaskId,
+        spec: &'a ExecSpec,
+        place: ExecPlace,
+    ) -> BoxFuture<'a, Result<ExecProcess>> {
         Box::pin(async move {
             let effect = || {
                 let mut state = self.world.lock();
@@ -252,16 +257,17 @@ impl ExecBackend for Fake {
                     return Err(Error::failed_precondition(format!("task {id} is {word}, not running")));
                 }
                 let end = task.end.subscribe();
-                if let Some(code) = state.exec_codes.pop_front() {
-                    return Ok(exec::spawn(Program::exiting(code), spec, end, &state.processes));
-                }
-                match Command::parse(&spec.command) {
-                    Command::Program(program) => Ok(exec::spawn(program, spec, end, &state.processes)),
-                    Command::Unknown | Command::Missing => Err(Error::invalid(
-                        format!("task {id}: command"),
-                        format!("{:?} is not an executable of the image", spec.command),
-                    )),
-                }
+                let program = match (state.exec_codes.pop_front(), Command::parse(&spec.command)) {
+                    (Some(code), _) => Program::exiting(code),
+                    (None, Command::Program(program)) => program,
+                    (None, Command::Unknown | Command::Missing) => {
+                        return Err(Error::invalid(
+                            format!("task {id}: command"),
+                            format!("{:?} is not an executable of the image", spec.command),
+                        ));
+                    }
+                };
+                Ok(exec::spawn(program, spec, place, end, (&state.processes, &state.unended)))
             };
             self.session.act(Method::Exec, id, effect).await
         })

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use switchyard_core::backend::{ExecControl, ExecProcess};
+use parking_lot::Mutex;
+use switchyard_core::backend::{ExecControl, ExecPlace, ExecProcess};
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::state::Exit;
 use switchyard_core::stream::{Sink, Source};
@@ -26,6 +27,32 @@ struct Control {
     signals: mpsc::Sender<Signal>,
     code: watch::Receiver<Option<i32>>,
     process: AbortHandle,
+    unended: Unended,
+}
+
+/// The processes whose clients have gone and that could not be ended, as in a container whose shim hangs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Unended(Arc<Mutex<Option<Vec<AbortHandle>>>>);
+
+impl Unended {
+    /// From now on no process is ended when its client goes, until this is called again.
+    pub(crate) fn begin(&self) {
+        self.end();
+        *self.0.lock() = Some(Vec::new());
+    }
+
+    /// Ends the processes, and those of clients that go from now on.
+    pub(crate) fn end(&self) {
+        self.0.lock().take().into_iter().flatten().for_each(|process| process.abort());
+    }
+
+    /// Ends a process, if that works.
+    fn end_or_keep(&self, process: &AbortHandle) {
+        match self.0.lock().as_mut() {
+            Some(unended) => unended.push(process.clone()),
+            None => process.abort(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -36,15 +63,19 @@ struct Streams {
     stderr: Option<DuplexStream>,
 }
 
-/// Counts the running processes.
-struct ProcessCount(Arc<AtomicUsize>);
+/// Counts the running processes, and holds the place of one.
+struct ProcessCount {
+    count: Arc<AtomicUsize>,
+    _place: ExecPlace,
+}
 
-/// Starts a process; it is killed when the task's `end` is received.
+/// Starts a process, which has this place; it is killed when the task's `end` is received.
 pub(crate) fn spawn(
     program: Program,
     spec: &ExecSpec,
+    place: ExecPlace,
     end: watch::Receiver<Option<Exit>>,
-    count: &Arc<AtomicUsize>,
+    (count, unended): (&Arc<AtomicUsize>, &Unended),
 ) -> ExecProcess {
     let mut ours = Streams::default();
     let mut theirs = Streams::default();
@@ -62,13 +93,13 @@ pub(crate) fn spawn(
     let (signals, inbox) = mpsc::channel(SIGNALS);
     let (report, code) = watch::channel(None);
     count.fetch_add(1, Ordering::SeqCst);
-    let alive = ProcessCount(Arc::clone(count));
+    let alive = ProcessCount { count: Arc::clone(count), _place: place };
     let process = tokio::spawn(run_process(program, ours, inbox, end, report, alive)).abort_handle();
     ExecProcess {
         stdin: theirs.stdin.map(|stream| Box::new(stream) as Sink),
         stdout: theirs.stdout.map(Source::new),
         stderr: theirs.stderr.map(Source::new),
-        control: Box::new(Control { signals, code, process }),
+        control: Box::new(Control { signals, code, process, unended: unended.clone() }),
     }
 }
 
@@ -172,7 +203,7 @@ impl Streams {
 
 impl Drop for ProcessCount {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.count.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -216,6 +247,6 @@ impl ExecControl for Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        self.process.abort();
+        self.unended.end_or_keep(&self.process);
     }
 }

@@ -203,6 +203,12 @@ impl Fake {
         self.world.lock().exec_codes.extend(codes);
     }
 
+    /// While this is set, no exec ends when its client goes, as in a container whose shim hangs.
+    pub fn set_execs_unended(&self, unended: bool) {
+        let world = self.world.lock();
+        if unended { world.unended.begin() } else { world.unended.end() }
+    }
+
     /// Sets the reported progress of all pulls in flight.
     pub fn set_progress(&self, progress: PullProgress) {
         self.world.lock().images.progress = Some(progress);

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::attach::TaskStreams;
+use crate::exec::Unended;
 use crate::image::Images;
 use crate::program::{Command, Program, Run};
 
@@ -44,6 +45,8 @@ pub(crate) struct State {
     pub(crate) exec_codes: VecDeque<i32>,
     /// The starts that a killed daemon left behind, and whether their programs will run.
     pub(crate) pending_starts: BTreeMap<TaskId, bool>,
+    /// The execs that could not be ended.
+    pub(crate) unended: Unended,
 }
 
 pub(crate) struct FakeSandbox {

@@ -37,7 +37,7 @@ mod observer;
 mod operations;
 mod withdrawal;
 
-pub use exec::{ExecControl, ExecProcess};
+pub use exec::{ExecControl, ExecPlace, ExecProcess};
 pub use observer::{BackendObserver, RecoveryResult, RuntimeCall, unobserved};
 pub use operations::{
     CheckpointBackend, ExecBackend, SandboxBackend, StatsBackend, TaskBackend, VolumeBackend,
@@ -83,7 +83,8 @@ pub struct BackendStatus {
     pub runtime: Condition,
     /// Whether sandboxes can be connected to a network.
     pub network: Condition,
-    /// Whether there is space for records. Without it, tasks and sandboxes can still be stopped and removed.
+    /// Whether there is space for records, and disks can be written. Without space, tasks and sandboxes can still be stopped
+    /// and removed; if a disk is read-only or fails, the runtime does not hold either.
     pub disk: Condition,
     /// Name and version of the runtime, for people.
     pub version: String,

@@ -142,3 +142,30 @@ fn processes_of_a_shared_namespace_are_killed_although_their_shim_hangs() {
     retry("StopContainer", || node.cri().stop(&id, 0));
     retry("StopPodSandbox", || node.cri().stop_pod(pod.id()));
 }
+
+/// As the probes of a kubelet, which go on for as long as the container runs: each that is not answered in time leaves
+/// something to end, and no more of them are begun than have a place for their start.
+#[test]
+fn commands_in_a_container_whose_shim_hangs_leave_a_bounded_number() {
+    const STARTS: usize = 4;
+    let node = TestNode::start_configured(|_| "[containerd]\nshim_timeout_seconds = 1\n".to_owned());
+    let pod = node.pod("hung");
+    let id = pod.start_shell("main", "exec sleep 1000");
+    let dir = node.root().run().join("tasks").join(&id);
+    let begun = || {
+        let entries = fs::read_dir(&dir).expect("the container has a directory").flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("exec-")).count()
+    };
+    let suspended = SuspendedProcess::new(shim(&node, &id));
+    let cri = node.cri().with_timeout(Duration::from_secs(6));
+    thread::scope(|scope| {
+        for _ in 0..50 {
+            scope.spawn(|| cri.exec(&id, &["true"], 1).expect_err("its shim hangs"));
+        }
+    });
+    let left = begun();
+    assert!((1..=STARTS).contains(&left), "{left} commands were begun: {}", node.daemon().tail());
+    drop(suspended);
+    assert!(eventually(LIMIT, || begun() == 0), "{} commands are left: {}", begun(), node.daemon().tail());
+    assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+}

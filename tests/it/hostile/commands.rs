@@ -5,7 +5,7 @@ use std::thread;
 use switchyard_tests::node::TestNode;
 use tonic::Code;
 
-const LIMITS: &str = "[exec]\nmax_output_bytes = 2097152\nmax_per_container = 3\n";
+const LIMITS: &str = "[exec]\nmax_output_bytes = 8388608\nmax_per_container = 3\n";
 
 #[test]
 fn exec_output_and_exec_count_limits_are_rejected_by_key() {

@@ -27,20 +27,18 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Response, Status};
 
+use super::ending::ExecPlaces;
 use crate::base::error::from_status;
 use crate::base::fs::{io_error, remove_tree};
+use crate::client::retries::Retries;
 use crate::client::{PROCESS_TYPE, QUICK, SLOW, call, ignore_not_found, json_any};
 use crate::exec::Execs;
 use crate::shims::direct::{Answer, ExecRef, ShimClient, SocketGuard};
 use crate::task::{ExecPermit, ProcessHandle, TaskEntry, process_ended};
 
-/// How long an abandoned process may take to end.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an abandoned start may continue, in this daemon, or with the connection held by the logkeeper
 /// after a kill of this daemon. After that the shim aborts it.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
-/// The pause before a process that is still being created is killed again.
-const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// An exec: what is needed to end it and to clean up after it.
 pub(super) struct Exec {
@@ -55,10 +53,13 @@ pub(super) struct Exec {
     process: OnceLock<ProcessHandle>,
     exit: OnceCell<i32>,
     deleted: OnceCell<()>,
+    places: Mutex<ExecPlaces>,
+    /// The turn to try again to end one of the execs of its task.
+    pub(super) ending_turn: Arc<tokio::sync::Mutex<Retries>>,
 }
 
 /// The connection to the shim, between calls.
-enum ShimConnection {
+pub(super) enum ShimConnection {
     /// There is none, or a call is using it: containerd is called instead.
     None,
     /// `Wait` has been sent, and its response has not been received.
@@ -76,7 +77,13 @@ struct ExitWait<'a> {
 // === impl Exec ===
 
 impl Exec {
-    pub(super) fn new(execs: &Arc<Execs>, task: &TaskEntry, id: String, dir: PathBuf) -> Self {
+    pub(super) fn new(
+        execs: &Arc<Execs>,
+        task: &TaskEntry,
+        id: String,
+        dir: PathBuf,
+        places: ExecPlaces,
+    ) -> Self {
         let connection = Mutex::new(ShimConnection::None);
         Self {
             execs: Arc::clone(execs),
@@ -88,6 +95,8 @@ impl Exec {
             process: OnceLock::new(),
             exit: OnceCell::new(),
             deleted: OnceCell::new(),
+            places: Mutex::new(places),
+            ending_turn: task.exec_permits.ending_turn(),
         }
     }
 
@@ -152,6 +161,7 @@ impl Exec {
             self.launch(shim.zip(socket_guard), permit),
         );
         started.await.map_err(|error| self.not_running(error))?;
+        self.places.lock().started();
         reach(Step::ExecStarted);
         Ok(())
     }
@@ -380,6 +390,7 @@ impl Exec {
             ignore_not_found(call(&what, SLOW, self.delete_in_shim()).await)?;
             reach(Step::ExecDeleted);
             remove_tree(&self.dir).await?;
+            *self.places.lock() = ExecPlaces::default();
             reach(Step::ExecGone);
             Ok(())
         });
@@ -419,47 +430,11 @@ impl Exec {
         waits("stdout") || waits("stderr")
     }
 
-    /// Ends and deletes a process whose client is gone.
-    pub(super) async fn abandon(&self) -> Result<()> {
-        if self.has_exited() {
-            return self.delete().await;
-        }
-        // The waiting caller is gone, perhaps because the shim does not answer on this connection: containerd
-        // has one of its own.
-        drop(self.take_connection());
-        let ended = async {
-            loop {
-                match self.signal(Signal::KILL).await {
-                    // The shim is still creating the process, or has created it and was never asked to start
-                    // it.
-                    Err(error) if error.kind() == ErrorKind::FailedPrecondition => {
-                        if self.delete().await.is_ok() {
-                            return Ok(());
-                        }
-                        tokio::time::sleep(RETRY_PAUSE).await;
-                    }
-                    other => break other?,
-                }
-            }
-            ignore_not_found(self.wait().await)
-        };
-        match timeout(END_TIMEOUT, ended).await {
-            Ok(ended) => ended?,
-            Err(_) => {
-                return Err(Error::deadline(format!(
-                    "exec in task {} has not exited after SIGKILL",
-                    self.task
-                )));
-            }
-        }
-        self.delete().await
-    }
-
     fn set_connection(&self, connection: ShimConnection) {
         *self.connection.lock() = connection;
     }
 
-    fn take_connection(&self) -> ShimConnection {
+    pub(super) fn take_connection(&self) -> ShimConnection {
         std::mem::replace(&mut *self.connection.lock(), ShimConnection::None)
     }
 }

@@ -19,6 +19,8 @@ use switchyard_core::{Error, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::client::retries::Retries;
+
 /// More processes than are ever started at the same time in one task.
 const MAX_EXEC_PERMITS: u32 = 1 << 20;
 
@@ -31,15 +33,22 @@ pub(crate) struct ExecPermits {
     task: TaskId,
     /// The places for starts.
     places: Arc<Semaphore>,
+    /// The turn to try again to end one of the processes that could not be ended.
+    ending_turn: Arc<tokio::sync::Mutex<Retries>>,
     free: Arc<Semaphore>,
     /// All permits, while the task is frozen for a checkpoint.
     frozen: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
-/// A place for a start. While this is held, the task is not frozen.
+/// A place for a start, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct StartPlace {
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// While this is held, the task is not frozen.
 #[derive(Debug)]
 pub(crate) struct ExecPermit {
-    _place: Option<OwnedSemaphorePermit>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -49,7 +58,7 @@ impl ExecPermits {
     pub(super) fn new(task: TaskId) -> Self {
         let places = Arc::new(Semaphore::new(STARTS));
         let free = Arc::new(Semaphore::new(MAX_EXEC_PERMITS as usize));
-        Self { task, places, free, frozen: Mutex::default() }
+        Self { task, places, ending_turn: Arc::default(), free, frozen: Mutex::default() }
     }
 
     /// Waits for a place, and then until the task is not frozen for a checkpoint; it is not frozen while the permit
@@ -57,13 +66,18 @@ impl ExecPermits {
     ///
     /// # Errors
     /// `Unavailable` if the task is still frozen `limit` after there was a place.
-    pub(crate) async fn acquire(&self, limit: Duration) -> Result<ExecPermit> {
+    pub(crate) async fn acquire(&self, limit: Duration) -> Result<(StartPlace, ExecPermit)> {
         // The semaphores are never closed.
-        let place = Arc::clone(&self.places).acquire_owned().await.ok();
+        let place = StartPlace { _permit: Arc::clone(&self.places).acquire_owned().await.ok() };
         match timeout(limit, Arc::clone(&self.free).acquire_owned()).await {
-            Ok(Ok(permit)) => Ok(ExecPermit { _place: place, _permit: permit }),
+            Ok(Ok(permit)) => Ok((place, ExecPermit { _permit: permit })),
             Ok(Err(_)) | Err(_) => Err(self.frozen_error()),
         }
+    }
+
+    /// The turn to try again to end one of the processes of the task that could not be ended: one at a time.
+    pub(crate) fn ending_turn(&self) -> Arc<tokio::sync::Mutex<Retries>> {
+        Arc::clone(&self.ending_turn)
     }
 
     fn frozen_error(&self) -> Error {

@@ -6,10 +6,11 @@ use std::time::Duration;
 use futures::poll;
 use switchyard_contract::refused;
 use switchyard_contract::specs;
+use switchyard_core::gateway::Limits;
 use switchyard_core::{ErrorKind, Reason};
-use switchyard_fake::Method;
+use switchyard_fake::{Fake, Method};
 
-use crate::node::{ENDLESS, FakeNode, until};
+use crate::node::{ENDLESS, FakeNode, limits, task_spec, until};
 
 const CAP: usize = 16 << 20;
 
@@ -79,6 +80,59 @@ async fn exec_is_killed_when_its_caller_is_dropped() {
         assert_eq!(node.fake.processes(), 1);
     }
     until(|| node.fake.processes() == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn command_that_cannot_be_ended_keeps_its_place() {
+    let fake = Fake::with_local_busybox().await;
+    let node = FakeNode::within(fake, Limits { exec_per_task: 2, ..limits() });
+    node.gateway.recover().await.unwrap();
+    let id = node.running(ENDLESS).await.id.to_string();
+    let spec = specs::exec(&["sleep", "1000"]);
+    node.fake.set_execs_unended(true);
+    for running in 1..=2 {
+        let mut gone = pin!(node.scope.exec_sync(&id, &spec, None));
+        assert!(poll!(&mut gone).is_pending());
+        assert_eq!(node.fake.processes(), running);
+    }
+    assert_eq!(refused(node.scope.exec_sync(&id, &spec, None).await), ErrorKind::ResourceExhausted);
+    assert_eq!(node.fake.processes(), 2);
+    // One that waits gets a place as soon as they are ended.
+    let more = specs::exec(&["true"]);
+    let mut waits = pin!(node.scope.exec_sync(&id, &more, None));
+    assert!(poll!(&mut waits).is_pending());
+    node.fake.set_execs_unended(false);
+    assert_eq!(waits.await.unwrap().code, 0);
+}
+
+#[tokio::test]
+async fn output_held_of_one_container_refuses_no_small_output_and_no_other_container() {
+    let fake = Fake::with_local_busybox().await;
+    let node = FakeNode::within(fake, Limits { exec_output_bytes: 4 << 20, ..limits() });
+    node.gateway.recover().await.unwrap();
+    let id = node.running(ENDLESS).await.id.to_string();
+    // It keeps what it has written, and its caller waits for more.
+    let much = specs::exec(&["sh", "-c", "head -c 1000000 /dev/zero; sleep 1000"]);
+    let mut holds = pin!(node.scope.exec_sync(&id, &much, None));
+    assert!(poll!(&mut holds).is_pending());
+    let more = specs::exec(&["head", "-c", "100000", "/dev/zero"]);
+    tokio::select! {
+        _ = &mut holds => unreachable!("it sleeps"),
+        refusal = async {
+            loop {
+                let answer = node.scope.exec_sync(&id, &more, None).await;
+                if let Err(error) = answer {
+                    break error;
+                }
+            }
+        } => assert_eq!(refusal.kind(), ErrorKind::ResourceExhausted),
+    }
+    let probe = specs::exec(&["sh", "-c", "echo well"]);
+    assert_eq!(node.scope.exec_sync(&id, &probe, None).await.unwrap().stdout, "well\n");
+    let sandbox = node.sandbox().await.id.to_string();
+    let other = node.scope.create_task(&sandbox, task_spec("other", ENDLESS)).await.unwrap().id.to_string();
+    node.scope.start_task(&other).await.unwrap();
+    assert_eq!(node.scope.exec_sync(&other, &more, None).await.unwrap().stdout.len(), 100_000);
 }
 
 #[tokio::test]

@@ -30,6 +30,31 @@ impl fmt::Debug for ExecProcess {
     }
 }
 
+/// A place for a further process in a task, which counts it. It is held until the process is deleted, also when its client has
+/// gone: a process that cannot be ended goes on taking its place, so that their number is bounded.
+pub struct ExecPlace {
+    _held: Box<dyn Send + Sync>,
+}
+
+impl ExecPlace {
+    /// A place that ends when what is given is dropped.
+    pub fn new(held: impl Send + Sync + 'static) -> Self {
+        Self { _held: Box::new(held) }
+    }
+
+    /// A place that counts nothing.
+    #[must_use]
+    pub fn uncounted() -> Self {
+        Self::new(())
+    }
+}
+
+impl fmt::Debug for ExecPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecPlace").finish_non_exhaustive()
+    }
+}
+
 /// Control over a further process in a task. Dropping it kills the process.
 pub trait ExecControl: Send + Sync {
     /// Waits for its exit and returns the exit code. May be called again; cancel-safe.

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use futures::future::BoxFuture;
 
 use super::{
-    ExecProcess, Inspection, NamedVolume, SandboxDetails, SandboxStats, Started, TaskDetails, Withdrawal,
+    ExecPlace, ExecProcess, Inspection, NamedVolume, SandboxDetails, SandboxStats, Started, TaskDetails,
+    Withdrawal,
 };
 use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
@@ -192,12 +193,17 @@ pub trait TaskBackend: Send + Sync {
 /// Further processes in running tasks.
 pub trait ExecBackend: Send + Sync {
     /// Starts a further process in a running task. Waits for a limited time if the task is frozen, or many others are
-    /// being started.
+    /// being started. The place is held until the process is deleted, or nothing is left of one that was not started.
     ///
     /// # Errors
     /// `FailedPrecondition` if the task does not run; `InvalidArgument` if the command cannot be run;
     /// `Unavailable` if the task stays frozen for too long, or the process was not started in time. Nothing is left behind.
-    fn exec<'a>(&'a self, id: TaskId, spec: &'a ExecSpec) -> BoxFuture<'a, Result<ExecProcess>>;
+    fn exec<'a>(
+        &'a self,
+        id: TaskId,
+        spec: &'a ExecSpec,
+        place: ExecPlace,
+    ) -> BoxFuture<'a, Result<ExecProcess>>;
 }
 
 /// Checkpoints of running tasks.

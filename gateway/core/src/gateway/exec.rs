@@ -6,8 +6,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
 
 use super::Scope;
-use crate::backend::{ExecControl, ExecProcess};
+use crate::backend::{ExecControl, ExecPlace, ExecProcess};
 use crate::error::{Error, Reason, Result};
+use crate::id::TaskId;
 use crate::operation::{OperationKind, Subject, step};
 use crate::spec::{ExecSpec, Signal};
 use crate::stream::Source;
@@ -15,8 +16,8 @@ use crate::table::Task;
 
 mod bounds;
 
+use bounds::OutputCharge;
 pub(super) use bounds::{CommandCounts, OutputBudget};
-use bounds::{CountedControl, OutputCharge};
 
 /// How much of each stream [`Scope::exec_sync`] keeps; the rest is read and discarded.
 pub(crate) const OUTPUT_LIMIT: usize = 16 << 20;
@@ -65,17 +66,16 @@ impl Scope {
 
     async fn exec_in(&self, task: &Task, spec: &ExecSpec) -> Result<ExecProcess> {
         let shared = &self.gateway.shared;
-        let place = shared.exec_counts.acquire(task.id, shared.limits.get().exec_per_task)?;
+        let permit = shared.exec_counts.acquire(task.id, shared.limits.get().exec_per_task).await?;
+        let place = ExecPlace::new(permit);
         let start = async {
-            let started = tokio::time::timeout(START_LIMIT, shared.backend.exec(task.id, spec)).await;
+            let started = tokio::time::timeout(START_LIMIT, shared.backend.exec(task.id, spec, place)).await;
             started.map_err(|_| {
                 let why = "does the runtime hang, or are very many others being started on this node?";
                 Error::unavailable(format!("the command was not started within {START_LIMIT:?}: {why}"))
             })?
         };
-        let process = step("start_command", start).await?;
-        let ExecProcess { stdin, stdout, stderr, control } = process;
-        Ok(ExecProcess { stdin, stdout, stderr, control: Box::new(CountedControl::new(control, place)) })
+        step("start_command", start).await
     }
 
     /// The subject of a command in a task. Of the command only the program is shown: arguments may be secret.
@@ -125,17 +125,17 @@ impl Scope {
     ) -> Result<ExecOutput> {
         let task = self.running_task(id)?;
         let operation = self.begin(OperationKind::ExecSync, self.command_subject(&task, spec));
-        operation.run(self.exec_to_end(id, spec, timeout, keep)).await
+        operation.run(self.exec_to_end(&task, spec, timeout, keep)).await
     }
 
     async fn exec_to_end(
         &self,
-        id: &str,
+        task: &Task,
         spec: &ExecSpec,
         timeout: Option<Duration>,
         keep: Retain,
     ) -> Result<ExecOutput> {
-        let mut process = self.exec(id, spec).await?;
+        let mut process = self.exec(&task.id.to_string(), spec).await?;
         // A deadline that the clock cannot represent is no limit.
         let deadline =
             timeout.and_then(|limit| Some((limit, tokio::time::Instant::now().checked_add(limit)?)));
@@ -144,8 +144,9 @@ impl Scope {
         let stderr = process.stderr.take();
         let control = process.control;
         let run = async {
-            let collected =
-                async { tokio::try_join!(self.collect(stdout, keep), self.collect(stderr, keep)) };
+            let collected = async {
+                tokio::try_join!(self.collect(task.id, stdout, keep), self.collect(task.id, stderr, keep))
+            };
             let exit = control.wait();
             tokio::pin!(collected, exit);
             let code = tokio::select! {
@@ -212,9 +213,9 @@ fn finish(code: i32, (stdout, stderr): (Collected<'_>, Collected<'_>)) -> ExecOu
 }
 
 impl Scope {
-    async fn collect(&self, stream: Option<Source>, keep: Retain) -> Result<Collected<'_>> {
+    async fn collect(&self, task: TaskId, stream: Option<Source>, keep: Retain) -> Result<Collected<'_>> {
         let shared = &self.gateway.shared;
-        let mut taken = shared.exec_output.charge(shared.limits.get().exec_output_bytes);
+        let mut taken = shared.exec_output.charge(self.owner, task, shared.limits.get().exec_output_bytes);
         let mut kept = BytesMut::new();
         let Some(mut stream) = stream else { return Ok(Collected { bytes: kept, _charge: taken }) };
         let mut chunk = BytesMut::with_capacity(64 << 10);

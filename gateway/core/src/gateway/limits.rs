@@ -23,7 +23,8 @@ pub struct Limits {
     pub retry_min: Duration,
     /// Longest interval between such retries.
     pub retry_max: Duration,
-    /// How many bytes of output are collected at a time, of all commands together.
+    /// How many bytes of output are collected at a time, of all commands together: at most a quarter of it of one task, and
+    /// an eighth belongs to each owner alone.
     pub exec_output_bytes: usize,
     /// How many commands may run in one task at a time.
     pub exec_per_task: usize,
