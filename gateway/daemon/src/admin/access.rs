@@ -39,7 +39,7 @@ pub(super) fn demand_root(what: &str) -> Result<(), Box<Response>> {
 
 /// Whether a peer with this user may do everything; `own` is the user of the daemon. A peer whose user is not
 /// known may not. Pure.
-const fn is_root(uid: Option<u32>, own: u32) -> bool {
+pub(super) const fn is_root(uid: Option<u32>, own: u32) -> bool {
     match uid {
         Some(uid) => uid == 0 || uid == own,
         None => false,

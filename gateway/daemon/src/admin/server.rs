@@ -3,7 +3,8 @@
 //!
 //! At the limit, the connection that has been idle for longest is closed for a new one. So a client that
 //! holds many connections open does not lock others out, and a scraper whose idle connection was closed
-//! connects again.
+//! connects again. On the admin socket, where users are known, a part of the connections is left to root, and each
+//! other user has at most half of the rest.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use nix::unistd::geteuid;
 use parking_lot::Mutex;
 use switchyard_core::operation::Caller;
 use switchyard_tls::{Acceptor, Certificate};
@@ -28,6 +30,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use super::access::is_root;
 use super::answers::text;
 use super::host::{self, Hosts};
 use crate::config::AdminConfig;
@@ -35,6 +38,9 @@ use crate::listener::OwnConnections;
 
 /// The timeout for one page; every page has shorter timeouts itself.
 const PAGE_LIMIT: Duration = Duration::from_secs(30);
+
+/// The minimum time between two log lines about refused connections.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// Limits for the clients of one listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,8 +123,12 @@ async fn accept<L>(
                 connections.spawn(connection(stream, None, served, places.uncounted()));
             }
             (stream, peer) = listener.accept(), if room => {
-                let place = places.admit();
-                let served = ServedPages { router: router.clone(), hosts: hosts.clone(), limits, caller: peer.caller() };
+                let caller = peer.caller();
+                let Some(place) = places.admit(PeerClass::of(&caller)) else {
+                    places.log_refusal(&caller);
+                    continue;
+                };
+                let served = ServedPages { router: router.clone(), hosts: hosts.clone(), limits, caller };
                 let acceptor = certificate.as_ref().map(Certificate::acceptor);
                 connections.spawn(connection(stream, acceptor, served, place));
             }
@@ -245,10 +255,24 @@ struct ConnectionTable {
     open: Vec<Weak<ConnectionState>>,
     /// Notified when a connection becomes idle.
     freed: Arc<Notify>,
+    /// When a refusal was logged last.
+    logged: Option<Instant>,
+}
+
+/// Whose connection it is, as far as limits are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PeerClass {
+    /// Anybody's: of a listener that does not know the users of its peers.
+    Anybody,
+    /// Of root, or of the user of the daemon.
+    Root,
+    /// Of another user, by its number.
+    User(u32),
 }
 
 /// One connection, as the listener sees it.
 struct ConnectionState {
+    class: PeerClass,
     state: Mutex<(ConnectionPhase, Instant)>,
     evicted: CancellationToken,
     freed: Arc<Notify>,
@@ -265,50 +289,117 @@ enum ConnectionPhase {
     Idle,
 }
 
+impl PeerClass {
+    fn of(caller: &Caller) -> Self {
+        match caller.uid {
+            None => Self::Anybody,
+            uid if is_root(uid, geteuid().as_raw()) => Self::Root,
+            Some(uid) => Self::User(uid),
+        }
+    }
+
+    const fn is_user(self) -> bool {
+        match self {
+            Self::User(_) => true,
+            Self::Anybody | Self::Root => false,
+        }
+    }
+}
+
 impl ConnectionTable {
     fn new(limit: usize) -> Self {
-        Self { limit: limit.max(1), open: Vec::new(), freed: Arc::new(Notify::new()) }
+        Self { limit: limit.max(1), open: Vec::new(), freed: Arc::new(Notify::new()), logged: None }
     }
 
     /// Whether a connection may be accepted: the limit is not reached, or an idle connection can be closed.
     fn has_room(&mut self) -> bool {
         self.open.retain(|place| place.upgrade().is_some_and(|place| !place.evicted.is_cancelled()));
-        self.open.len() < self.limit || self.idle_longest().is_some()
+        self.open.len() < self.limit || self.idle_longest(|_| true).is_some()
     }
 
-    /// Registers one more connection; at the limit, the connection that has been idle for longest is closed.
-    fn admit(&mut self) -> Arc<ConnectionState> {
-        if self.open.len() >= self.limit
-            && let Some(oldest) = self.idle_longest()
-        {
-            tracing::debug!("an idle admin connection is closed for a new one");
-            oldest.evicted.cancel();
+    /// How many connections all users but root may have together: an eighth is left to root.
+    fn limit_of_users(&self) -> usize {
+        if self.limit < 2 { self.limit } else { self.limit - (self.limit / 8).max(1) }
+    }
+
+    /// How many connections one user may have.
+    fn limit_of_user(&self) -> usize {
+        self.limit_of_users().div_ceil(2)
+    }
+
+    /// Registers one more connection; at a limit, the connection within it that has been idle for longest is closed.
+    /// `None` if none of them is idle. To be called after [`Self::has_room`].
+    fn admit(&mut self, class: PeerClass) -> Option<Arc<ConnectionState>> {
+        let is_of_user = |place: &ConnectionState| place.class.is_user();
+        let is_own = |place: &ConnectionState| place.class == class;
+        if class.is_user() {
+            if self.count(is_own) >= self.limit_of_user() {
+                self.close_idle(is_own)?;
+            } else if self.count(is_of_user) >= self.limit_of_users() || self.open.len() >= self.limit {
+                self.close_idle(is_of_user)?;
+            }
+        } else if self.open.len() >= self.limit {
+            // Root's commands do not take places from each other while there are others.
+            self.close_idle(is_of_user).or_else(|| self.close_idle(|_| true))?;
         }
-        let place = self.uncounted();
+        let place = Arc::new(ConnectionState::new(class, &self.freed));
         self.open.push(Arc::downgrade(&place));
-        place
+        Some(place)
+    }
+
+    /// Logs that a connection was closed at once, at most once a minute.
+    fn log_refusal(&mut self, caller: &Caller) {
+        if self.logged.is_some_and(|logged| logged.elapsed() < QUIET) {
+            return;
+        }
+        self.logged = Some(Instant::now());
+        tracing::warn!(
+            uid = caller.uid,
+            pid = caller.pid,
+            "connection refused: of admin.max_connections, {} are for all users but root, {} for one of them, and all of them wait for pages",
+            self.limit_of_users(),
+            self.limit_of_user()
+        );
     }
 
     /// The state of a connection that takes no place from others.
     fn uncounted(&self) -> Arc<ConnectionState> {
-        Arc::new(ConnectionState {
-            state: Mutex::new((ConnectionPhase::Head, Instant::now())),
-            evicted: CancellationToken::new(),
-            freed: Arc::clone(&self.freed),
-        })
+        Arc::new(ConnectionState::new(PeerClass::Root, &self.freed))
     }
 
-    fn idle_longest(&self) -> Option<Arc<ConnectionState>> {
+    fn count(&self, is_meant: impl Fn(&ConnectionState) -> bool) -> usize {
+        self.open.iter().filter_map(Weak::upgrade).filter(|place| is_meant(place)).count()
+    }
+
+    /// Closes the connection of these that has been idle for longest; `None` if none is idle.
+    fn close_idle(&mut self, is_meant: impl Fn(&ConnectionState) -> bool) -> Option<()> {
+        let oldest = self.idle_longest(is_meant)?;
+        tracing::debug!("an idle admin connection is closed for a new one");
+        oldest.evicted.cancel();
+        self.open.retain(|place| place.upgrade().is_some_and(|place| !place.evicted.is_cancelled()));
+        Some(())
+    }
+
+    fn idle_longest(&self, is_meant: impl Fn(&ConnectionState) -> bool) -> Option<Arc<ConnectionState>> {
         let idle = self.open.iter().filter_map(|place| {
             let place = place.upgrade()?;
             let (doing, since) = place.state();
-            (doing != ConnectionPhase::Page).then_some((since, place))
+            (doing != ConnectionPhase::Page && is_meant(&place)).then_some((since, place))
         });
         idle.min_by_key(|(since, _)| *since).map(|(_, place)| place)
     }
 }
 
 impl ConnectionState {
+    fn new(class: PeerClass, freed: &Arc<Notify>) -> Self {
+        Self {
+            class,
+            state: Mutex::new((ConnectionPhase::Head, Instant::now())),
+            evicted: CancellationToken::new(),
+            freed: Arc::clone(freed),
+        }
+    }
+
     fn state(&self) -> (ConnectionPhase, Instant) {
         *self.state.lock()
     }
@@ -331,3 +422,6 @@ impl ConnectionState {
             }
     }
 }
+
+#[cfg(test)]
+mod tests;
