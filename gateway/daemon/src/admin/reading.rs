@@ -78,14 +78,20 @@ impl LatestReading {
         {
             return reading.result.clone();
         }
-        let read = timeout(READING_AGE, source.read_containers());
-        let result = async {
-            match read.await {
+        let read = source.read_containers();
+        // It goes on although whoever asks disconnects: who asks next, for whom its time runs too, waits for the rest of it.
+        let reading = AbortOnDropHandle::new(tokio::spawn(async {
+            match timeout(READING_AGE, read).await {
                 Ok(reading) => reading.map(Arc::new),
                 Err(_) => Err(Error::deadline(format!(
                     "the containers were not read within {READING_AGE:?}: try again"
                 ))),
             }
+        }));
+        let result = async {
+            reading.await.unwrap_or_else(|fault| {
+                Err(Error::internal("the reading of the containers panicked").with_source(fault))
+            })
         };
         let result = result.boxed().shared();
         *latest = Some(Reading { begun: Instant::now(), result: result.clone(), going_on: None });

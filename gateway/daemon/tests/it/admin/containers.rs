@@ -1,14 +1,15 @@
 //! The page with the metrics of containers: where it is served, what it contains, and how often the node is read.
 
 use std::io::Read;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use axum::body::{Body, to_bytes};
 use flate2::read::GzDecoder;
-use futures::FutureExt;
 use futures::future::BoxFuture;
+use futures::{FutureExt, poll};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, Request, StatusCode};
 use parking_lot::Mutex;
@@ -29,6 +30,8 @@ pub(super) struct Containers {
     reads: AtomicU32,
     /// Whether readings do not end.
     pub(super) hang: AtomicBool,
+    /// How many steps a reading has, each of which takes a second.
+    steps: AtomicU32,
     failure: Mutex<Option<Error>>,
 }
 
@@ -39,7 +42,14 @@ impl Containers {
             return std::future::pending().boxed();
         }
         let failure = self.failure.lock().take();
-        std::future::ready(failure.map_or_else(|| Ok(reading()), Err)).boxed()
+        let steps = self.steps.load(Ordering::Relaxed);
+        let read = async move {
+            for _ in 0..steps {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            failure.map_or_else(|| Ok(reading()), Err)
+        };
+        read.boxed()
     }
 
     fn reads(&self) -> u32 {
@@ -204,6 +214,21 @@ async fn hanging_reading_is_shared_and_ends() {
     assert!(first.1.contains("not read within 5s") && first == second, "{}", first.1);
     page.source.containers.hang.store(false, Ordering::Relaxed);
     assert_eq!(page.get("/metrics/containers").await.0, StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reading_goes_on_for_the_next_client_when_its_first_one_disconnects() {
+    let page = Page::new(ContainerMetrics::Local, Reach::Local);
+    page.source.containers.steps.store(3, Ordering::Relaxed);
+    {
+        let mut disconnects = pin!(page.get("/metrics/containers"));
+        assert!(poll!(&mut disconnects).is_pending());
+    }
+    for _ in 0..49 {
+        advance(Duration::from_millis(100)).await;
+    }
+    let (status, text) = page.get("/metrics/containers").await;
+    assert_eq!((status, page.source.containers.reads()), (StatusCode::OK, 1), "{text}");
 }
 
 #[tokio::test]
