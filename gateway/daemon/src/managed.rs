@@ -242,6 +242,7 @@ async fn run_once(
         }
     };
     state.send_replace(up.clone());
+    requests.serves(process);
     let why = tokio::select! {
         why = wait_exit(program, &mut running) => return Err(why),
         () = requests.next() => None,
@@ -308,7 +309,7 @@ async fn adopt_or_start(
     if let Some(process) = read_pid_file(&program.pid_file).filter(ProcessId::is_alive) {
         return Ok((Running { process, child: None }, true));
     }
-    requests.clear();
+    requests.starting();
     let log = prepare(program).map_err(|error| format!("its files cannot be written: {error}"))?;
     let OpenLog { path, file } = log;
     let mut child = Command::new(&program.exe)

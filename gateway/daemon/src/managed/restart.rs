@@ -3,18 +3,26 @@
 
 use std::fs;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use switchyard_process::ProcessId;
 use tokio::process::Command;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use super::State;
 use crate::status::Condition;
 
 /// How long a restart may take until the answer; the process may still come up after it.
 const LIMIT: Duration = Duration::from_secs(25);
+
+// A request has a number, and a process serves those that were made before it was started:
+//
+//     Restarter ── number of the latest request ──► RestartRequests, which the supervisor holds
+//         ◄── up to which number the process that serves has been started after the request ──
+//
+// So a request is answered by a process that was started for it, also if it comes while no process is known yet.
 
 /// A process that can be restarted, and how.
 #[derive(Debug, Clone)]
@@ -28,14 +36,42 @@ pub struct Restarter {
 #[derive(Debug, Clone)]
 enum Means {
     /// Our supervisor.
-    Supervisor(mpsc::Sender<()>),
+    Supervisor(Supervisor),
     /// The service manager, if the process belongs to one of its services.
     ServiceManager,
 }
 
+/// The requests for restarts that a supervisor serves.
+#[derive(Debug, Clone)]
+struct Supervisor {
+    /// The number of the latest request.
+    latest: Arc<watch::Sender<u64>>,
+    served: watch::Receiver<Served>,
+}
+
+/// Which requests the latest process that served was started for.
+#[derive(Debug, Clone, Copy, Default)]
+struct Served {
+    /// The number of the latest of them.
+    request: u64,
+    /// The process that was ended before it.
+    before: Option<ProcessId>,
+    after: Option<ProcessId>,
+}
+
 /// The requests for restarts, for a supervisor.
 #[derive(Debug)]
-pub struct RestartRequests(Option<mpsc::Receiver<()>>);
+pub struct RestartRequests(Option<Requests>);
+
+#[derive(Debug)]
+struct Requests {
+    latest: watch::Receiver<u64>,
+    served: watch::Sender<Served>,
+    /// The latest request before the start of the process that the supervisor has now.
+    started_after: u64,
+    /// The process that the supervisor had before.
+    before: Option<ProcessId>,
+}
 
 /// What a restart did, the answer to `POST /v1/restart/{part}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,9 +133,11 @@ pub enum RestartError {
 /// A process that a supervisor restarts, and the requests for that supervisor.
 #[must_use]
 pub fn supervised(name: &'static str, state: watch::Receiver<State>) -> (Restarter, RestartRequests) {
-    // One request that was not served yet serves all.
-    let (sender, requests) = mpsc::channel(1);
-    (Restarter { name, state, means: Means::Supervisor(sender) }, RestartRequests(Some(requests)))
+    let (latest, requests) = watch::channel(0);
+    let (served, reports) = watch::channel(Served::default());
+    let supervisor = Supervisor { latest: Arc::new(latest), served: reports };
+    let requests = Requests { latest: requests, served, started_after: 0, before: None };
+    (Restarter { name, state, means: Means::Supervisor(supervisor) }, RestartRequests(Some(requests)))
 }
 
 // === impl Restarter ===
@@ -131,24 +169,20 @@ impl Restarter {
     /// # Errors
     /// [`RestartError`]; containers keep running in any case.
     pub async fn restart(&self) -> Result<RestartReport, RestartError> {
-        let before = self.process();
         let restarted = async {
             match &self.means {
-                Means::Supervisor(requests) => match requests.try_send(()) {
-                    Ok(()) | Err(mpsc::error::TrySendError::Full(())) => Ok(()),
-                    Err(mpsc::error::TrySendError::Closed(())) => Err(RestartError::Stopping),
-                }?,
+                Means::Supervisor(supervisor) => supervisor.restart().await,
                 Means::ServiceManager => {
-                    let process = before.ok_or(RestartError::Absent(self.name))?;
-                    let unit = unit_of(process.pid)
-                        .ok_or(RestartError::External { name: self.name, pid: process.pid })?;
+                    let before = self.process().ok_or(RestartError::Absent(self.name))?;
+                    let unit = unit_of(before.pid)
+                        .ok_or(RestartError::External { name: self.name, pid: before.pid })?;
                     restart_unit(unit).await?;
+                    Ok((Some(before), self.serves_instead_of(before).await?))
                 }
             }
-            self.serves_instead_of(before).await
         };
         let limited = tokio::time::timeout(LIMIT, restarted).await;
-        let after = limited.map_err(|_elapsed| RestartError::Deadline {
+        let (before, after) = limited.map_err(|_elapsed| RestartError::Deadline {
             name: self.name,
             state: describe(&self.state.borrow()),
         })??;
@@ -167,14 +201,34 @@ impl Restarter {
     }
 
     /// Waits until another process than this one serves.
-    async fn serves_instead_of(&self, before: Option<ProcessId>) -> Result<ProcessId, RestartError> {
+    async fn serves_instead_of(&self, before: ProcessId) -> Result<ProcessId, RestartError> {
         let mut state = self.state.clone();
-        let is_next = |state: &State| matches!(state, State::Up { process, .. } if Some(*process) != before);
+        let is_next = |state: &State| matches!(state, State::Up { process, .. } if *process != before);
         let next = state.wait_for(is_next).await.map_err(|_closed| RestartError::Stopping)?;
         match &*next {
             State::Up { process, .. } => Ok(*process),
             State::Starting | State::Hanging { .. } | State::Down(_) => Err(RestartError::Stopping),
         }
+    }
+}
+
+// === impl Supervisor ===
+
+impl Supervisor {
+    /// Requests a restart, and waits for a process that was started after that to serve; returns the one before it, and it.
+    async fn restart(&self) -> Result<(Option<ProcessId>, ProcessId), RestartError> {
+        if self.latest.is_closed() {
+            return Err(RestartError::Stopping);
+        }
+        let mut number = 0;
+        self.latest.send_modify(|latest| {
+            *latest += 1;
+            number = *latest;
+        });
+        let mut served = self.served.clone();
+        let report = served.wait_for(|served| served.request >= number).await;
+        let Served { request: _, before, after } = *report.map_err(|_closed| RestartError::Stopping)?;
+        Ok((before, after.ok_or(RestartError::Stopping)?))
     }
 }
 
@@ -187,20 +241,29 @@ impl RestartRequests {
         Self(None)
     }
 
-    /// Waits for a request. Cancel-safe.
+    /// Waits for a request that the present process was not started for. Cancel-safe.
     pub(super) async fn next(&mut self) {
-        let next = match &mut self.0 {
-            Some(requests) => requests.recv().await,
-            None => None,
-        };
-        if next.is_none() {
-            std::future::pending::<()>().await;
+        if let Some(Requests { latest, started_after, .. }) = &mut self.0
+            && latest.wait_for(|latest| latest > started_after).await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+
+    /// A process is about to be started: it serves the requests so far.
+    pub(super) fn starting(&mut self) {
+        if let Some(requests) = &mut self.0 {
+            requests.started_after = *requests.latest.borrow_and_update();
         }
     }
 
-    /// Drops the requests so far: a process that is about to be started satisfies them.
-    pub(super) fn clear(&mut self) {
-        while self.0.as_mut().is_some_and(|requests| requests.try_recv().is_ok()) {}
+    /// A process serves, which was adopted or started: those who asked for it before its start are answered.
+    pub(super) fn serves(&mut self, process: ProcessId) {
+        if let Some(Requests { served, started_after, before, .. }) = &mut self.0 {
+            served.send_replace(Served { request: *started_after, before: *before, after: Some(process) });
+            *before = Some(process);
+        }
     }
 }
 

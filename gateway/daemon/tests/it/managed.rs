@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::poll;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use prometheus::IntCounter;
@@ -150,6 +152,36 @@ async fn requested_restart_runs_the_program_that_is_installed_now() {
     let restarter = next.restarter.clone();
     next.stop().await;
     assert!(restarter.restart().await.is_err(), "nobody would restart it");
+}
+
+#[tokio::test]
+async fn restart_of_a_process_that_is_being_adopted_is_answered_by_its_successor() {
+    let dir = tempfile::tempdir().unwrap();
+    let answers = dir.path().join("answers");
+    fs::write(&answers, "").unwrap();
+    let begun = dir.path().join("begun");
+    let program = shell(&dir, &format!("echo begun > {}; exec sleep 1000", begun.display()));
+    let mut first = Supervisor::start(program.clone());
+    let (adopted, _) = first.up(None).await;
+    // The process may be up before it executes the program, and writes its pid file.
+    wait_content(&begun, "begun\n").await;
+    first.stop().await;
+    // The next daemon has not reached it yet when it is asked for a restart.
+    fs::remove_file(&answers).unwrap();
+    let mut next = Supervisor::start(program);
+    let restarter = next.restarter.clone();
+    let mut restart = pin!(restarter.restart());
+    assert!(poll!(&mut restart).is_pending());
+    fs::write(&answers, "").unwrap();
+    let done = soon("the restart", restart).await.unwrap();
+    let _successor = Killed(ProcessId::of(done.after).unwrap());
+    assert_eq!(done.before, Some(adopted.pid));
+    assert_ne!(done.after, adopted.pid);
+    assert!(!adopted.is_alive());
+    let (serving, is_adopted) = next.up(None).await;
+    assert_eq!((serving.pid, is_adopted), (done.after, false), "it is not restarted once more");
+    next.stop().await;
+    assert!(serving.is_alive());
 }
 
 /// Waits until a file has this content.
