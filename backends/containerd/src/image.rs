@@ -41,6 +41,7 @@ mod singleflight;
 pub(crate) mod unpack;
 pub(crate) mod usage;
 
+pub(crate) use content_disk::reported_root;
 pub(crate) use index::ImageInfo;
 use index::{ImageRecord, InfoCache};
 use pull::Pulls;

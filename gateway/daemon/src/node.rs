@@ -170,7 +170,7 @@ impl Node {
             optional("network", condition(status.network, "configured".into())),
             // Not needed: a kubelet whose runtime is not ready stops and removes no containers, which would
             // free space.
-            optional("disk", condition(status.disk, "has space".into())),
+            optional("disk", condition(status.disk, "can be written and has space".into())),
             needed("recovery", recovery),
             // Not needed: containers without devices can be created without it.
             optional("devices", devices(gateway)),

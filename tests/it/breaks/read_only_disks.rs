@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use switchyard_tests::daemon::Daemon;
 use switchyard_tests::host::eventually;
+use switchyard_tests::node::TestNode;
 use switchyard_tests::root::PrivateRoot;
 
-use super::LIMIT;
+use super::{LIMIT, assert_not_ready, assert_recovers};
 
 /// An empty file system that cannot be written, over a directory until it is dropped. Whoever has files below it open
 /// keeps them.
@@ -41,4 +42,21 @@ fn read_only_state_disk_is_named_as_the_reason_why_the_daemon_ends() {
         daemon.tail()
     );
     daemon.kill9();
+}
+
+#[test]
+fn read_only_state_disk_is_reported_until_it_can_be_written() {
+    let node = TestNode::start();
+    let pod = node.pod("runs");
+    let id = pod.start_shell("main", "exec sleep 1000");
+    let disk = ReadOnlyDisk::over(&node.root().state());
+    assert_not_ready(&node, "RuntimeReady", "DiskReadOnly", "is read-only");
+    let (status, body) = node.daemon().get("/readyz/disk");
+    assert!(status == 503 && body.contains("is read-only"), "{status} {body}");
+    let (_, metrics) = node.daemon().get("/metrics");
+    assert!(metrics.contains("switchyard_backend_up{part=\"disk\"} 0"), "{metrics}");
+    assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+    drop(disk);
+    assert_recovers(&node);
+    assert_eq!(node.daemon().get("/readyz/disk").0, 200);
 }

@@ -1,11 +1,14 @@
-//! Full disks: the status reports them. On a disk that is full or cannot be written for another reason, operations that
-//! end something or free space proceed without being recorded.
+//! Full, read-only and failing disks: the status reports them. On a disk that cannot be written, operations that end
+//! something or free space proceed without being recorded.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use nix::sys::statvfs::statvfs;
+use futures::future::join_all;
+use nix::sys::statvfs::{FsFlags, statvfs};
 use parking_lot::Mutex;
 use switchyard_core::backend::Condition;
+use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::{Error, ErrorKind, Result};
 
 use crate::base::error::mentions_failed_disk;
@@ -13,10 +16,32 @@ use crate::base::error::mentions_failed_disk;
 /// A disk with fewer free bytes or inodes counts as full: a pod can hardly be created.
 const MIN_FREE: FreeSpace = FreeSpace { bytes: 1 << 20, inodes: 64 };
 
-/// Whether the disks of the gateway's own directories are full.
+/// Whether the disks of the gateway's own directories, and of containerd's root, can be used.
 #[derive(Debug, Default)]
 pub(crate) struct Disks {
-    full: Mutex<Option<String>>,
+    fault: Mutex<Option<DiskFault>>,
+}
+
+/// What is wrong with a disk, or with several. The text does not contain the numbers, so it is the same as long as the
+/// fault is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum DiskFault {
+    /// Too few bytes or inodes are free. What ends or frees something still works.
+    Full(String),
+    /// It is read-only, fails, or does not answer, which no removal changes: nothing can be created, and what ends cannot be
+    /// recorded.
+    Unusable {
+        /// In one word, as conditions have it.
+        reason: &'static str,
+        message: String,
+    },
+}
+
+/// What a file system says of itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DiskState {
+    free: FreeSpace,
+    is_read_only: bool,
 }
 
 /// The free space of a disk.
@@ -26,26 +51,91 @@ struct FreeSpace {
     inodes: u64,
 }
 
+// === impl Disks ===
+
 impl Disks {
     /// The result of the latest check, as a condition of the backend.
     pub(crate) fn condition(&self) -> Condition {
-        match &*self.full.lock() {
+        match &*self.fault.lock() {
             None => Condition::True,
-            Some(message) => Condition::False { reason: "DiskFull".to_owned(), message: message.clone() },
+            Some(DiskFault::Full(message)) => {
+                Condition::False { reason: "DiskFull".to_owned(), message: message.clone() }
+            }
+            Some(DiskFault::Unusable { reason, message }) => {
+                Condition::False { reason: (*reason).to_owned(), message: message.clone() }
+            }
         }
     }
 
+    /// Whether pods can run, as far as disks are concerned. They can on a full disk: a kubelet whose runtime is not ready
+    /// stops and removes nothing, which would free space.
+    pub(crate) fn runtime_condition(&self) -> Condition {
+        let is_unusable = matches!(&*self.fault.lock(), Some(DiskFault::Unusable { .. }));
+        if is_unusable { self.condition() } else { Condition::True }
+    }
+
     /// Stores the result of a check, and logs a change.
-    pub(crate) fn update(&self, now: Option<String>) {
+    pub(crate) fn update(&self, now: Option<DiskFault>) {
         // Logged after the lock is dropped: who asks for the condition does not wait for the log.
-        let before = std::mem::replace(&mut *self.full.lock(), now.clone());
-        match (before, now) {
-            (None, Some(why)) => tracing::warn!(
+        let before = std::mem::replace(&mut *self.fault.lock(), now.clone());
+        if before == now {
+            return;
+        }
+        match &now {
+            Some(DiskFault::Full(why)) => tracing::warn!(
                 why,
                 "a disk is full: nothing can be created or recorded, but existing objects can be stopped and removed"
             ),
-            (Some(_), None) => tracing::info!("the disks have free space again"),
-            (Some(_), Some(_)) | (None, None) => {}
+            Some(DiskFault::Unusable { message, .. }) => tracing::error!(
+                why = message,
+                "a disk cannot be used: nothing can be created, and what ends cannot be recorded; running containers are left alone"
+            ),
+            None => tracing::info!("the disks can be used, and have free space"),
+        }
+    }
+}
+
+// === impl DiskFault ===
+
+impl DiskFault {
+    /// What is wrong with the disk of a directory of which this is known; nothing if there is none. Pure.
+    fn of(dir: &Path, state: io::Result<Option<DiskState>>) -> Option<Self> {
+        let dir = dir.display();
+        match state {
+            Ok(None) => None,
+            Ok(Some(DiskState { is_read_only: true, .. })) => Some(Self::Unusable {
+                reason: "DiskReadOnly",
+                message: format!(
+                    "the file system of {dir} is read-only: see dmesg, as the kernel makes it so after an error of the disk"
+                ),
+            }),
+            Ok(Some(DiskState { free, is_read_only: false })) => free.shortage().map(|shortage| {
+                Self::Full(format!("no space left on device: almost no {shortage} left for {dir}"))
+            }),
+            Err(fault) => Some(Self::Unusable {
+                reason: "DiskFails",
+                message: format!("the file system of {dir} fails: {fault}"),
+            }),
+        }
+    }
+
+    /// The fault of a disk that does not answer.
+    fn hangs(dir: &Path) -> Self {
+        Self::Unusable {
+            reason: "DiskHangs",
+            message: format!("the file system of {} does not answer", dir.display()),
+        }
+    }
+
+    /// Of two faults the worse one, with the texts of both if they are alike.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Full(one), Self::Full(other)) => Self::Full(format!("{one}; {other}")),
+            (Self::Unusable { reason, message: one }, Self::Unusable { reason: _, message: other }) => {
+                Self::Unusable { reason, message: format!("{one}; {other}") }
+            }
+            (unusable @ Self::Unusable { .. }, Self::Full(_))
+            | (Self::Full(_), unusable @ Self::Unusable { .. }) => unusable,
         }
     }
 }
@@ -68,23 +158,35 @@ pub(crate) fn tolerate_unwritable_disk(put: Result<()>, what: &str) -> Result<()
     }
 }
 
-/// Which of the directories have too few free bytes or inodes; `None` if all have enough. The text does not
-/// contain the numbers, so it is the same as long as the shortage is. Blocks.
-pub(crate) fn shortages(dirs: &[PathBuf]) -> Option<String> {
-    let lacking = |dir: &PathBuf| {
-        let shortage = free_space(dir)?.shortage()?;
-        Some(format!("no space left on device: almost no {shortage} left for {}", dir.display()))
-    };
-    let shortages: Vec<_> = dirs.iter().filter_map(lacking).collect();
-    (!shortages.is_empty()).then(|| shortages.join("; "))
+/// What is wrong with the disks of these directories, as `look` finds it. Each is looked at on a thread of the pool, within its
+/// limit. Cancel-safe.
+pub(crate) async fn check(
+    pool: &BlockingPool,
+    dirs: &[PathBuf],
+    look: impl Fn(&Path) -> io::Result<Option<DiskState>> + Clone + Send + 'static,
+) -> Option<DiskFault> {
+    let looks = dirs.iter().map(|dir| {
+        let look = look.clone();
+        let looked_at = dir.clone();
+        let looked =
+            pool.run(dir.display().to_string(), move || Ok(DiskFault::of(&looked_at, look(&looked_at))));
+        async move {
+            looked.await.unwrap_or_else(|error| {
+                tracing::debug!(error = error.report(), "a disk cannot be looked at");
+                Some(DiskFault::hangs(dir))
+            })
+        }
+    });
+    join_all(looks).await.into_iter().flatten().reduce(DiskFault::and)
 }
 
-/// The free space, for root, of the disk that a directory is on; `None` if it cannot be read.
-fn free_space(dir: &Path) -> Option<FreeSpace> {
-    let stat = statvfs(dir).ok()?;
+/// What the file system of a directory says of itself; the free space is that for root. Blocks, on some file systems for ever.
+pub(crate) fn look(dir: &Path) -> io::Result<DiskState> {
+    let stat = statvfs(dir)?;
     // A file system that allocates inodes dynamically reports 0.
     let inodes = if stat.files() == 0 { u64::MAX } else { stat.files_free() };
-    Some(FreeSpace { bytes: stat.blocks_free().saturating_mul(stat.fragment_size()), inodes })
+    let free = FreeSpace { bytes: stat.blocks_free().saturating_mul(stat.fragment_size()), inodes };
+    Ok(DiskState { free, is_read_only: stat.flags().contains(FsFlags::ST_RDONLY) })
 }
 
 impl FreeSpace {
@@ -101,20 +203,29 @@ impl FreeSpace {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
     use nix::errno::Errno;
 
     use super::*;
     use crate::base::error::from_status;
     use crate::base::fs::io_error;
 
+    const PLENTY: DiskState =
+        DiskState { free: FreeSpace { bytes: 1 << 30, inodes: 1 << 20 }, is_read_only: false };
+
+    fn condition(reason: &str, message: &str) -> Condition {
+        Condition::False { reason: reason.to_owned(), message: message.to_owned() }
+    }
+
     #[test]
     fn a_disk_is_full_without_bytes_or_without_inodes() {
-        let plenty = FreeSpace { bytes: 1 << 30, inodes: 1 << 20 };
+        let plenty = PLENTY.free;
         assert_eq!(plenty.shortage(), None);
         assert_eq!(FreeSpace { bytes: 4096, ..plenty }.shortage(), Some("bytes"));
         assert_eq!(FreeSpace { inodes: 3, ..plenty }.shortage(), Some("inodes"));
         assert_eq!(FreeSpace { bytes: 0, inodes: 0 }.shortage(), Some("bytes and inodes"));
-        assert_eq!(shortages(&["/no/such/directory".into()]), None);
     }
 
     #[test]
@@ -150,13 +261,70 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_until_there_is_space() {
+    fn full_disk_is_reported_until_there_is_space_and_leaves_the_runtime_ready() {
         let disks = Disks::default();
         assert_eq!(disks.condition(), Condition::True);
-        disks.update(Some("full".into()));
-        let reason = "DiskFull".to_owned();
-        assert_eq!(disks.condition(), Condition::False { reason, message: "full".into() });
+        disks.update(Some(DiskFault::Full("full".into())));
+        assert_eq!(disks.condition(), condition("DiskFull", "full"));
+        assert_eq!(disks.runtime_condition(), Condition::True);
         disks.update(None);
         assert_eq!(disks.condition(), Condition::True);
+    }
+
+    #[test]
+    fn read_only_and_failing_disks_are_reported_as_such_and_by_the_runtime() {
+        let dir = Path::new("/state");
+        for (state, reason, text) in [
+            (Ok(Some(DiskState { is_read_only: true, ..PLENTY })), "DiskReadOnly", "/state is read-only"),
+            (Err(io::Error::from_raw_os_error(5)), "DiskFails", "/state fails: Input/output error"),
+        ] {
+            let disks = Disks::default();
+            disks.update(DiskFault::of(dir, state));
+            let found = disks.condition();
+            assert!(
+                matches!(&found, Condition::False { reason: told, message } if told == reason && message.contains(text)),
+                "{found:?}"
+            );
+            assert_eq!(disks.runtime_condition(), found);
+        }
+        assert_eq!(DiskFault::of(dir, Ok(Some(PLENTY))), None);
+        assert_eq!(DiskFault::of(dir, Ok(None)), None);
+    }
+
+    #[test]
+    fn file_systems_are_looked_at() {
+        assert!(look(Path::new("/")).is_ok());
+        assert!(look(Path::new("/no/such/directory")).is_err());
+    }
+
+    #[tokio::test]
+    async fn disk_that_hangs_is_reported_beside_those_that_answer_and_takes_one_thread() {
+        let pool = BlockingPool::new(2, Duration::from_millis(50));
+        let dirs: Vec<PathBuf> = vec!["/hangs".into(), "/full".into()];
+        let (answers, answer) = mpsc::channel::<()>();
+        let answer = std::sync::Arc::new(Mutex::new(answer));
+        let look = move |dir: &Path| {
+            if dir == Path::new("/hangs") {
+                // It returns once the sender is dropped.
+                let _ = answer.lock().recv();
+                return Ok(Some(PLENTY));
+            }
+            Ok(Some(DiskState { free: FreeSpace { bytes: 0, ..PLENTY.free }, ..PLENTY }))
+        };
+        for _ in 0..3 {
+            let found = check(&pool, &dirs, look.clone()).await.unwrap();
+            let message = "the file system of /hangs does not answer".to_owned();
+            assert_eq!(found, DiskFault::Unusable { reason: "DiskHangs", message });
+        }
+        drop(answers);
+        loop {
+            match check(&pool, &dirs, look.clone()).await.unwrap() {
+                DiskFault::Full(why) => {
+                    break assert!(why.ends_with("almost no bytes left for /full"), "{why}");
+                }
+                // The thread returns soon.
+                DiskFault::Unusable { .. } => tokio::task::yield_now().await,
+            }
+        }
     }
 }

@@ -65,13 +65,17 @@ fn distinct(layers: &[Descriptor]) -> Vec<Descriptor> {
     by_digest.into_values().cloned().collect()
 }
 
-/// The root of containerd's content store, if that is a directory in our mount namespace.
-async fn root_of(client: &Client) -> Result<Option<PathBuf>> {
+/// The root of containerd's content store as containerd reports it, which need not be a directory in our mount namespace.
+/// Cancel-safe.
+pub(crate) async fn reported_root(client: &Client) -> Result<Option<PathBuf>> {
     let request = api::PluginsRequest { filters: vec!["type==io.containerd.content.v1".to_owned()] };
     let plugins = call("list content stores", QUICK, client.introspection().plugins(request)).await?.plugins;
-    let Some(root) = plugins.iter().find_map(|plugin| plugin.exports.get("root").map(PathBuf::from)) else {
-        return Ok(None);
-    };
+    Ok(plugins.iter().find_map(|plugin| plugin.exports.get("root").map(PathBuf::from)))
+}
+
+/// The root of containerd's content store, if that is a directory in our mount namespace.
+async fn root_of(client: &Client) -> Result<Option<PathBuf>> {
+    let Some(root) = reported_root(client).await? else { return Ok(None) };
     let path = root.clone();
     let is_dir = blocking(move || Ok(path.is_dir())).await?;
     Ok(Some(root).filter(|_| is_dir))

@@ -68,7 +68,8 @@ impl Node {
                 reason: "AskingRuntimes".to_owned(),
                 message: "the features of the OCI runtimes are being probed".to_owned(),
             },
-            condition @ (Condition::True | Condition::False { .. }) => condition,
+            Condition::True => self.disks.runtime_condition(),
+            condition @ Condition::False { .. } => condition,
         }
     }
 }
