@@ -17,6 +17,7 @@ use crate::cancel::Cancel;
 use crate::data::{Contents, Fault};
 use crate::dir::{self, Id};
 use crate::error::{Error, Place};
+use crate::unsynced::Unsynced;
 use crate::xattrs::Xattrs;
 
 /// The result of a copy.
@@ -25,6 +26,8 @@ pub struct CopyReport {
     /// The number of extended attributes that were left out because the file system of the copy does not
     /// support them.
     pub refused_attributes: u64,
+    /// The number of files and directories of the copy that were synced to disk.
+    pub synced: u64,
 }
 
 /// Copies the contents of the directory `from` into the empty directory `to`, and gives `to` the attributes
@@ -45,8 +48,28 @@ pub fn copy(
     budget: &mut Budget,
     cancel: &Cancel,
 ) -> Result<CopyReport, Error> {
-    let from = from.as_fd();
-    let to = to.as_fd();
+    copy_tree(from.as_fd(), to.as_fd(), (budget, cancel), None)
+}
+
+/// As [`copy`]; the copy is on disk when this returns, up to the name of `to` in the directory that contains it.
+///
+/// # Errors
+/// Those of [`copy`].
+pub fn copy_durably(
+    from: impl AsFd,
+    to: impl AsFd,
+    budget: &mut Budget,
+    cancel: &Cancel,
+) -> Result<CopyReport, Error> {
+    copy_tree(from.as_fd(), to.as_fd(), (budget, cancel), Some(Unsynced::default()))
+}
+
+fn copy_tree(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    (budget, cancel): (&mut Budget, &Cancel),
+    unsynced: Option<Unsynced>,
+) -> Result<CopyReport, Error> {
     let mut copying = Copying {
         levels: Vec::new(),
         open: VecDeque::new(),
@@ -55,12 +78,14 @@ pub fn copy(
         links: None,
         contents: Contents::new(),
         xattrs: Xattrs::new(),
+        unsynced,
         budget,
         cancel,
     };
     copying.push(reopened(from)?, reopened(to)?, c".")?;
     copying.run()?;
-    Ok(CopyReport { refused_attributes: copying.xattrs.refused })
+    let synced = copying.unsynced.as_ref().map(Unsynced::synced).unwrap_or_default();
+    Ok(CopyReport { refused_attributes: copying.xattrs.refused, synced })
 }
 
 /// The same directory, opened again, with a read position of its own.
@@ -109,6 +134,8 @@ struct Copying<'c> {
     links: Option<OwnedFd>,
     contents: Contents,
     xattrs: Xattrs,
+    /// What is to be on disk in the end; `None` if nothing is.
+    unsynced: Option<Unsynced>,
     budget: &'c mut Budget,
     cancel: &'c Cancel,
 }
@@ -172,7 +199,8 @@ impl Copying<'_> {
                 let target = openat(to, name, flags, Mode::RUSR | Mode::WUSR)?;
                 let size = u64::try_from(seen.st_size).unwrap_or(0);
                 self.contents.copy(&source, &target, size, self.budget, self.cancel)?;
-                return Ok(copy_attributes(&source, &target, &seen, &mut self.xattrs)?);
+                copy_attributes(&source, &target, &seen, &mut self.xattrs)?;
+                return Ok(self.unsynced.as_mut().map_or(Ok(()), |unsynced| unsynced.add(target))?);
             }
             FileType::Symlink => symlinkat(readlinkat(from, name, Vec::new())?, to, name)?,
             FileType::Directory => return Ok(()),
@@ -268,6 +296,12 @@ impl Copying<'_> {
         let seen = fstat(from).map_err(failed("stat"))?;
         copy_attributes(from, &level.to, &seen, &mut self.xattrs)
             .map_err(failed("copy the attributes of"))?;
+        if let Some(unsynced) = &mut self.unsynced {
+            unsynced.sync_dir(&level.to).map_err(failed("sync"))?;
+            if depth == 0 {
+                unsynced.sync().map_err(failed("sync the files in"))?;
+            }
+        }
         let (Some(above), None) = (self.levels.last(), self.open.back()) else { return Ok(()) };
         let source = dir::enter(from, c"..").map_err(failed("go up from"))?;
         let target = dir::enter(&level.to, c"..").map_err(failed("go up from the copy of"))?;

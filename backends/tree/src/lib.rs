@@ -20,11 +20,12 @@ mod data;
 mod dir;
 mod error;
 mod remove;
+mod unsynced;
 mod xattrs;
 
 pub use budget::Budget;
 pub use cancel::Cancel;
-pub use copy::{CopyReport, copy};
+pub use copy::{CopyReport, copy, copy_durably};
 pub use dir::{open, open_below};
 pub use error::{Error, Place};
 pub use remove::{empty, remove};

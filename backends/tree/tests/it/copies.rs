@@ -6,7 +6,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, lgetxattr, lsetxattr, makedev, mknodat};
-use switchyard_tree::{Budget, Cancel, CopyReport, Error, copy, open, open_below};
+use switchyard_tree::{Budget, Cancel, CopyReport, Error, copy, copy_durably, open, open_below};
 
 use crate::{build, makes, snapshot};
 
@@ -36,6 +36,24 @@ let to = dir.path().join("to");
         prop_assert_eq!(copy_all(&from, &to, &mut plenty()).unwrap(), CopyReport::default());
         prop_assert_eq!(snapshot(&to), snapshot(&from));
     }
+}
+
+#[test]
+fn durable_copy_syncs_each_of_its_files_and_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    let to = dir.path().join("to");
+    fs::create_dir_all(from.join("sub/empty")).unwrap();
+    // More files than are kept open.
+    for number in 0..150 {
+        fs::write(from.join("sub").join(number.to_string()), "text").unwrap();
+    }
+    symlink("sub/0", from.join("link")).unwrap();
+    fs::create_dir(&to).unwrap();
+    let copied =
+        copy_durably(open(&from).unwrap(), open(&to).unwrap(), &mut plenty(), &Cancel::default()).unwrap();
+    assert_eq!(copied, CopyReport { refused_attributes: 0, synced: 150 + 3 });
+    assert_eq!(snapshot(&to), snapshot(&from));
 }
 
 #[test]

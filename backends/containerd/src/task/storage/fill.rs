@@ -27,6 +27,8 @@ struct EmptyVolume {
     path: PathBuf,
     /// The directory that is filled. It need not exist yet.
     dir: PathBuf,
+    /// Whether it outlives its task, so that its content has to be on disk.
+    is_lasting: bool,
 }
 
 impl Storage {
@@ -34,10 +36,11 @@ impl Storage {
     /// exist yet.
     pub(crate) async fn fill_volumes(&self, entry: &TaskEntry, plan: &StoragePlan) -> Result<()> {
         let drafts = self.drafts(entry, plan).await?;
-        let of_image = plan
-            .volumes
-            .iter()
-            .map(|volume| EmptyVolume { path: volume.destination.clone(), dir: volume.source.host_path() });
+        let of_image = plan.volumes.iter().map(|volume| EmptyVolume {
+            path: volume.destination.clone(),
+            dir: volume.source.host_path(),
+            is_lasting: false,
+        });
         let volumes: Vec<_> = of_image.chain(drafts.iter().map(|(draft, _)| draft.clone())).collect();
         if volumes.is_empty() {
             return Ok(());
@@ -51,9 +54,7 @@ impl Storage {
                     let free = switchyard_tree::open(&state).and_then(|dir| Budget::of_free(dir, SHARE));
                     let mut budget =
                         free.map_err(|fault| io_error("read the free disk space of", &state, fault))?;
-                    volumes
-                        .iter()
-                        .try_for_each(|volume| fill(root, &volume.path, &volume.dir, &mut budget, &cancel))
+                    volumes.iter().try_for_each(|volume| fill(root, volume, &mut budget, &cancel))
                 };
                 self.image_reader.with_view(&entry.snapshotter, top, fill).await?;
             }
@@ -65,7 +66,7 @@ impl Storage {
             reach(Step::VolumeDrafted);
             let named = Arc::clone(&self.volumes);
             let publish = move || drafts.iter().try_for_each(|(draft, name)| named.publish(&draft.dir, name));
-            // Publishing syncs a whole file system.
+            // Publishing syncs directories.
             bulk(publish).await?;
             reach(Step::VolumeNamed);
         }
@@ -77,7 +78,7 @@ impl Storage {
     async fn drafts(&self, entry: &TaskEntry, plan: &StoragePlan) -> Result<Vec<(EmptyVolume, String)>> {
         let wanted = plan.named_volumes().enumerate().map(|(number, named)| {
             let draft = self.volumes.draft(entry.id, number);
-            let empty = EmptyVolume { path: named.destination.to_path_buf(), dir: draft };
+            let empty = EmptyVolume { path: named.destination.to_path_buf(), dir: draft, is_lasting: true };
             (empty, named.volume.to_owned(), named.dir)
         });
         let wanted: Vec<_> = wanted.collect();
@@ -130,8 +131,9 @@ fn make_dir(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|fault| io_error("make directory", path, fault))
 }
 
-/// Creates the directory `to` with the attributes and content of the image's `path`.
-fn fill(root: &Path, path: &Path, to: &Path, budget: &mut Budget, cancel: &Cancel) -> Result<()> {
+/// Creates the directory of a volume with the attributes and content that its path has in the image.
+fn fill(root: &Path, volume: &EmptyVolume, budget: &mut Budget, cancel: &Cancel) -> Result<()> {
+    let EmptyVolume { path, dir: to, is_lasting } = volume;
     make_dir(to)?;
     let from = switchyard_tree::open(root).and_then(|root| switchyard_tree::open_below(root, path));
     let from = match from {
@@ -144,7 +146,12 @@ fn fill(root: &Path, path: &Path, to: &Path, budget: &mut Budget, cancel: &Cance
         }
     };
     let target = switchyard_tree::open(to).map_err(|fault| io_error("open", to, fault))?;
-    let copied = switchyard_tree::copy(from, target, budget, cancel).map_err(|error| {
+    let copied = if *is_lasting {
+        switchyard_tree::copy_durably(from, target, budget, cancel)
+    } else {
+        switchyard_tree::copy(from, target, budget, cancel)
+    };
+    let copied = copied.map_err(|error| {
         let too_large = matches!(error, TreeError::TooLarge { .. });
         let error = tree_error("fill the image volume", path, error);
         let share = format!(
@@ -169,8 +176,12 @@ mod tests {
 
     use super::*;
 
+    fn volume(path: &str, dir: &Path) -> EmptyVolume {
+        EmptyVolume { path: path.into(), dir: dir.to_owned(), is_lasting: true }
+    }
+
     fn fill_all(image: &Path, path: &str, to: &Path) -> Result<()> {
-        fill(image, Path::new(path), to, &mut Budget::new(1 << 30, 1 << 20), &Cancel::default())
+        fill(image, &volume(path, to), &mut Budget::new(1 << 30, 1 << 20), &Cancel::default())
     }
 
     #[test]
@@ -207,11 +218,11 @@ mod tests {
         let image = dir.path().join("image");
         fs::create_dir_all(image.join("data")).unwrap();
         fs::write(image.join("data/file"), [1; 10_000]).unwrap();
-        let volume = dir.path().join("v");
+        let target = dir.path().join("v");
         let mut budget = Budget::new(8192, 10);
-        let refused = fill(&image, Path::new("/data"), &volume, &mut budget, &Cancel::default()).unwrap_err();
+        let refused = fill(&image, &volume("/data", &target), &mut budget, &Cancel::default()).unwrap_err();
         assert_eq!(refused.kind(), switchyard_core::ErrorKind::ResourceExhausted);
-        for part in ["/data", "8192 bytes", "95 %", volume.to_str().unwrap()] {
+        for part in ["/data", "8192 bytes", "95 %", target.to_str().unwrap()] {
             assert!(refused.report().contains(part), "{part}: {}", refused.report());
         }
     }

@@ -108,10 +108,11 @@ impl Volumes {
         *self.lock() = VolumeClaims::default();
     }
 
-    /// Publishes a filled draft under its name, after its contents are synced. If another task has published
+    /// Publishes a filled draft, whose contents are synced, under its name. If another task has published
     /// one already, the draft is removed. Blocks.
     pub(crate) fn publish(&self, draft: &Path, relative: &str) -> Result<()> {
-        sync_tree(draft).map_err(|fault| io_error("sync", draft, fault))?;
+        let synced = File::open(draft).and_then(|dir| dir.sync_all());
+        synced.map_err(|fault| io_error("sync", draft, fault))?;
         let path = self.path(relative);
         let owners = path.parent().unwrap_or(&self.dir);
         fs::create_dir_all(owners).map_err(|fault| io_error("make directory", owners, fault))?;
@@ -208,16 +209,6 @@ impl Volumes {
         users.values_mut().for_each(|tasks| tasks.sort());
         users
     }
-}
-
-/// Syncs a directory and everything in it, by syncing its whole file system: that is one call for any number
-/// of files.
-fn sync_tree(dir: &Path) -> std::io::Result<()> {
-    let file = File::open(dir)?;
-    if fs::read_dir(dir)?.next().is_some() {
-        nix::unistd::syncfs(&file)?;
-    }
-    file.sync_all()
 }
 
 #[cfg(test)]
