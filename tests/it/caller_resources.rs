@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use switchyard_contract::{Fixture, clear, specs};
 use switchyard_core::Result;
-use switchyard_core::backend::{Backend, Recovered, SandboxDetails, Withdrawal};
+use switchyard_core::backend::{Backend, ExecPlace, Recovered, SandboxDetails, Withdrawal};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::spec::{Link, PodNetwork, SandboxNetwork, SandboxSpec, TaskSpec};
@@ -98,8 +98,11 @@ impl CallerFixture {
 
     /// What a shell in a task says on standard output, without its last newline.
     async fn shell_output(&self, task: TaskId, script: &str) -> String {
-        let mut process =
-            self.backend.exec(task, &specs::exec(&["sh", "-c", script])).await.expect("a shell runs");
+        let mut process = self
+            .backend
+            .exec(task, &specs::exec(&["sh", "-c", script]), ExecPlace::uncounted())
+            .await
+            .expect("a shell runs");
         let mut text = String::new();
         let mut stdout: Source = process.stdout.take().expect("it has an output");
         stdout.read_to_string(&mut text).await.expect("it can be read");

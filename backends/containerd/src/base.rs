@@ -7,6 +7,7 @@ pub(crate) mod disks;
 pub(crate) mod error;
 pub(crate) mod fs;
 pub(crate) mod input;
+pub(crate) mod instance;
 pub(crate) mod layout;
 pub(crate) mod mount;
 pub(crate) mod random;

@@ -23,6 +23,7 @@ use tonic::transport::{Endpoint, Uri};
 use tonic::{Request, Response, Status};
 
 use crate::base::error::{from_status, timed_out};
+use crate::base::instance::Instance;
 use crate::client::contact::Contact;
 use crate::client::lifeline::SharedSocket;
 use crate::client::observed::{ConnectionCounter, ObservedChannel};
@@ -67,7 +68,7 @@ pub(crate) struct Client {
     held: ObservedChannel,
     headers: Headers,
     address: PathBuf,
-    instance: Arc<str>,
+    instance: Arc<Instance>,
 }
 
 /// Adds the namespace, and the lease if there is one, to every call, and refuses calls while containerd is
@@ -123,7 +124,7 @@ impl Client {
     pub(crate) fn new(
         address: &Path,
         namespace: &str,
-        instance: &str,
+        instance: Arc<Instance>,
         contact: watch::Receiver<Contact>,
         shared: SharedSocket,
         observer: &Arc<dyn BackendObserver>,
@@ -168,7 +169,7 @@ impl Client {
             ),
             headers: Headers { namespace, lease: None, contact: Some(contact) },
             address: address.to_path_buf(),
-            instance: instance.into(),
+            instance,
         })
     }
 
@@ -199,6 +200,11 @@ impl Client {
     /// The name of this gateway among those that may share a containerd: a label of its objects, and part of
     /// the names of those without labels.
     pub(crate) fn instance(&self) -> &str {
+        self.instance.name()
+    }
+
+    /// The same name, and whether it is settled.
+    pub(crate) const fn own_name(&self) -> &Arc<Instance> {
         &self.instance
     }
 

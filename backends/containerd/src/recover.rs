@@ -55,6 +55,7 @@ mod found;
 mod garbage;
 mod inventory;
 mod lost_layers;
+mod lost_name;
 mod outdated;
 mod plan;
 mod process_query;

@@ -34,6 +34,7 @@ mod nomad;
 mod page;
 mod progress;
 mod ps;
+mod recover;
 mod restart;
 mod settings;
 mod swarm;
@@ -108,6 +109,8 @@ enum CliCommand {
     SupportBundle(bundle::BundleArgs),
     /// Restart containerd or the logkeeper, as after an upgrade, while containers run.
     Restart(restart::RestartArgs),
+    /// Take the containers back of which the daemon has lost the name, with the file `instance` in its state directory.
+    Recover(recover::RecoverArgs),
     /// Call a CRI runtime: a small client for inspection and tests.
     Cri(cri::CriArgs),
     /// Run as a plugin of a Nomad agent, or install the plugins.
@@ -216,6 +219,8 @@ enum CliError {
     Detach(DetachError),
     #[error(transparent)]
     Daemon(#[from] daemon::DaemonError),
+    #[error("the containers are not taken back")]
+    Recover(#[from] switchyard_core::Error),
     #[error(transparent)]
     Logs(#[from] logs::LogsError),
     #[error(transparent)]
@@ -273,6 +278,10 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
             bundle::support_bundle(&args, file_sources(args.config.clone())?)?;
         }
         CliCommand::Restart(args) => block_on(restart::restart(&args))??,
+        CliCommand::Recover(args) => {
+            let loaded = config::load(&file_sources(args.config.clone())?)?;
+            recover::recover(&args, &loaded.effective.config)?;
+        }
         CliCommand::Cri(command) => return Ok(block_on(cri::run(command))??),
         CliCommand::NomadPlugin(command) => nomad::run(command)?,
         CliCommand::Swarm(command) => return Ok(block_on(swarm::swarm(&command))??),

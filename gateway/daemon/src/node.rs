@@ -46,6 +46,8 @@ pub struct Node {
     files: BlockingPool,
     logs: Client,
     gateway: OnceLock<Gateway>,
+    /// Why the last attempt to recover has failed.
+    recovery_fault: RwLock<Option<String>>,
     frontends: Vec<(&'static str, AtomicBool)>,
     streaming: OnceLock<StreamingEndpoint>,
     launchers: OnceLock<Launchers>,
@@ -80,6 +82,7 @@ impl Node {
             files: BlockingPool::new(threads::FILES_POOL, PROGRAMS_LIMIT),
             logs,
             gateway: OnceLock::new(),
+            recovery_fault: RwLock::default(),
             frontends: frontends.iter().map(|name| (*name, AtomicBool::default())).collect(),
             streaming: OnceLock::new(),
             launchers: OnceLock::new(),
@@ -93,6 +96,11 @@ impl Node {
     pub fn set_gateway(&self, gateway: Gateway) {
         // A daemon has one gateway.
         let _ = self.gateway.set(gateway);
+    }
+
+    /// Sets why an attempt to recover has failed; it is tried again.
+    pub fn set_recovery_fault(&self, why: &str) {
+        *self.recovery_fault.write() = Some(why.to_owned());
     }
 
     fn gateway(&self) -> switchyard_core::Result<&Gateway> {
@@ -161,7 +169,8 @@ impl Node {
         let recovery = if gateway.is_recovered() {
             Condition::Up("done".into())
         } else {
-            Condition::Down("what a predecessor left is being recovered".into())
+            let fault = self.recovery_fault.read().clone();
+            Condition::Down(fault.unwrap_or_else(|| "what a predecessor left is being recovered".to_owned()))
         };
         [
             needed("runtime", condition(status.runtime, status.version)),

@@ -246,7 +246,7 @@ pub async fn run(
         "watchdog",
         service_manager::feed_watchdog(SelfCheck::new(questions), daemon.shutdown.clone()),
     );
-    daemon.spawn("recovery", recover(gateway.clone(), states, begin));
+    daemon.spawn("recovery", recover(gateway.clone(), Arc::clone(&daemon.node), states, begin));
 
     daemon.shutdown.ended().await;
     daemon.drain(&gateway).await;
@@ -406,7 +406,12 @@ const fn is_up(state: &State) -> bool {
 }
 
 /// Runs the recovery of the predecessor's objects, and repeats it until it succeeds. Cancel-safe.
-async fn recover(gateway: Gateway, (containerd, logkeeper): ProcessStates, begin: StartTimes) {
+async fn recover(
+    gateway: Gateway,
+    node: Arc<Node>,
+    (containerd, logkeeper): ProcessStates,
+    begin: StartTimes,
+) {
     let processes = async {
         if let Some(mut containerd) = containerd {
             // The sender exists as long as the daemon.
@@ -424,6 +429,7 @@ async fn recover(gateway: Gateway, (containerd, logkeeper): ProcessStates, begin
     let mut last_logged = String::new();
     while let Err(error) = gateway.recover().await {
         let report = error.report();
+        node.set_recovery_fault(&report);
         if last_logged != report {
             tracing::warn!(error = report, "recovery failed; trying again until it succeeds");
             service_manager::status(&format!("Recovery failed: {error}"));

@@ -143,6 +143,14 @@ fn containerd_settings(config: &Config) -> Settings {
     }
 }
 
+/// Gives the gateway of this configuration a name that it has lost, with which it takes its containers back.
+///
+/// # Errors
+/// `InvalidArgument` for what is no name; `FailedPrecondition` if it has another name; those of storing it.
+pub fn recover_as(config: &Config, name: &str) -> switchyard_core::Result<()> {
+    switchyard_containerd::recover_as(&config.paths.state, name)
+}
+
 /// The store of leases that are in no container's record yet.
 #[must_use]
 pub fn leases(config: &Config) -> Arc<dyn LeaseStore> {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use switchyard_core::ErrorKind;
+use switchyard_core::backend::ExecPlace;
 use switchyard_core::spec::{CgroupPlacement, CpuList, CpuShares, MemoryLimit, PidMode, Resources, TaskSpec};
 use switchyard_core::state::ExitCause;
 
@@ -119,8 +120,11 @@ async fn task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged() {
     assert_eq!((group(&seen, "memory"), group(&seen, "freezer")), (path.clone(), path.clone()), "{seen}");
     assert_eq!(group(&seen, "cpuset"), cpuset, "{seen}");
     // What is started in it later goes where it is.
-    let mut later =
-        caller.backend.exec(task, &switchyard_contract::specs::exec(&["sleep", "1000"])).await.expect("exec");
+    let mut later = caller
+        .backend
+        .exec(task, &switchyard_contract::specs::exec(&["sleep", "1000"]), ExecPlace::uncounted())
+        .await
+        .expect("exec");
     let listed = leaf.file(("memory", "cgroup.procs"), "cgroup.procs");
     let other = listed.lines().find(|line| *line != pid.to_string()).expect("there are two");
     let seen = fs::read_to_string(format!("/proc/{other}/cgroup")).expect("it runs");

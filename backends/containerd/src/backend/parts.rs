@@ -14,11 +14,10 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::setup::{
-    check_default_runtime, cni_plugins, context, image_policy, image_store, instance, registry_client,
-};
+use super::setup::{check_default_runtime, cni_plugins, context, image_policy, image_store, registry_client};
 use crate::base::config::Settings;
 use crate::base::disks::Disks;
+use crate::base::instance::Instance;
 use crate::base::steps::Faults;
 use crate::base::trees::Trees;
 use crate::cgroups::Cgroups;
@@ -131,12 +130,12 @@ impl Parts {
     ) -> Result<Self> {
         check_default_runtime(&settings.containerd)?;
         let health = Health::new(settings.containerd.answer_timeout());
-        let instance = instance(&settings.state)?;
+        let instance = Arc::new(Instance::load(&settings.state)?);
         let shared_socket = SharedSocket::new();
         let client = Client::new(
             &settings.address,
             &settings.containerd.namespace,
-            &instance,
+            instance,
             health.subscribe(),
             shared_socket.clone(),
             &observer,

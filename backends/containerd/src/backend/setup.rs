@@ -10,9 +10,8 @@ use switchyard_registry as registry;
 use switchyard_runtime_spec::{self as runtime_spec, Host};
 
 use crate::base::config::{CgroupDriverChoice, ContainerdConfig, NetworkConfig, Settings};
-use crate::base::fs::{io_error, read_kernel_sysctl, write_durable};
+use crate::base::fs::read_kernel_sysctl;
 use crate::base::layout::Layout;
-use crate::base::random::fill_random;
 use crate::base::steps::Faults;
 use crate::client::Client;
 use crate::client::features::ContainerdFeatures;
@@ -22,25 +21,6 @@ use crate::image::lease::Leases;
 use crate::image::{ContainerdImageStore, ImagePolicy, Snapshotters};
 use crate::network::plugin_spans::PluginSpans;
 use crate::node::apparmor::profile::DEFAULT_PROFILE;
-
-/// The name of this gateway among those that may share a containerd. Generated once and stored in the state
-/// directory.
-pub(super) fn instance(state: &std::path::Path) -> Result<String> {
-    let path = state.join("instance");
-    match std::fs::read_to_string(&path) {
-        Ok(name) if !name.trim().is_empty() => return Ok(name.trim().to_owned()),
-        Ok(_) => {}
-        Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => {}
-        Err(fault) => return Err(io_error("read", &path, fault)),
-    }
-    let mut random = [0; 6];
-    fill_random(&mut random);
-    let name = hex::encode(random);
-    // containerd objects carry this name. Were it lost in a power cut, the next start would not recognise
-    // them as its own.
-    write_durable(&path, name.as_bytes(), 0o600)?;
-    Ok(name)
-}
 
 /// What all components know of the node and its configuration. Creates the directories of the layout.
 pub(super) fn context(

@@ -62,6 +62,7 @@ impl Recovery {
         let request = api::ListContainersRequest { filters: vec![format!("labels.\"{OWNER}\"")] };
         let containers =
             call("list containers", QUICK, self.client.containers().list(request)).await?.containers;
+        self.settle_name(&containers).await?;
         let all = containers.iter().map(|container| container.id.clone()).collect();
         let (ours, others): (Vec<_>, Vec<_>) = containers.into_iter().partition(|container| {
             container.labels.get(INSTANCE).is_some_and(|name| name == self.client.instance())

@@ -1,0 +1,154 @@
+//! The name of this gateway among those that may share a containerd.
+//!
+//! It is a label of all its objects, so a gateway that loses its name does not recognise them any more, and orchestrators would start
+//! them again beside those that run. So a new name is not in force before recovery has seen that no object was made
+//! with our directories under another one.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use switchyard_core::{Error, Result};
+
+use crate::base::fs::{io_error, write_durable};
+use crate::base::random::fill_random;
+
+/// The file with the name, in the state directory.
+const FILE: &str = "instance";
+
+/// The longest name, in bytes: it is part of names that containerd limits.
+const LEN_MAX: usize = 32;
+
+/// The name of this gateway.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    file: PathBuf,
+    /// The name that it gets if it has none.
+    new: String,
+    settled: OnceLock<String>,
+}
+
+impl Instance {
+    /// The name in the state directory, if there is one. Blocks.
+    ///
+    /// # Errors
+    /// `Internal` if the file cannot be read.
+    pub(crate) fn load(state: &Path) -> Result<Self> {
+        let mut random = [0; 6];
+        fill_random(&mut random);
+        let instance = Self { file: state.join(FILE), new: hex::encode(random), settled: OnceLock::new() };
+        instance.reload()?;
+        Ok(instance)
+    }
+
+    /// The name: the settled one, or the new one that it may get.
+    pub(crate) fn name(&self) -> &str {
+        self.settled.get().unwrap_or(&self.new)
+    }
+
+    /// Whether it has its name for good.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.settled.get().is_some()
+    }
+
+    /// Takes the name that has been written since, as by [`recover_as`]; returns whether it has its name for good. Blocks.
+    ///
+    /// # Errors
+    /// `Internal` if the file cannot be read.
+    pub(crate) fn reload(&self) -> Result<bool> {
+        if let Some(name) = stored(&self.file)? {
+            // Not set before, or to the same: the file does not change once it has a name.
+            let _ = self.settled.set(name);
+        }
+        Ok(self.is_settled())
+    }
+
+    /// Gives it the new name, for good. Idempotent. Blocks.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` or `Internal` if the name cannot be stored.
+    pub(crate) fn settle(&self) -> Result<()> {
+        if self.reload()? {
+            return Ok(());
+        }
+        // Were it lost in a power cut, the next start would not recognise the objects that are made from now on.
+        write_durable(&self.file, self.new.as_bytes(), 0o600)?;
+        self.reload().map(drop)
+    }
+}
+
+/// Gives the gateway with this state directory a name that it had before it lost it. A daemon that runs takes it soon. Blocks.
+///
+/// # Errors
+/// `InvalidArgument` for what is no name; `FailedPrecondition` if the gateway has another name; `Internal` or `ResourceExhausted` if it
+/// cannot be stored.
+pub fn recover_as(state: &Path, name: &str) -> Result<()> {
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    if name.is_empty() || name.len() > LEN_MAX || !name.chars().all(is_valid) {
+        let why =
+            format!("{name:?} is no name of a gateway, of at most {LEN_MAX} letters, digits, `-` and `_`");
+        return Err(Error::invalid("instance", why));
+    }
+    let file = state.join(FILE);
+    match stored(&file)? {
+        None => write_durable(&file, name.as_bytes(), 0o600),
+        Some(present) if present == name => Ok(()),
+        Some(present) => Err(Error::failed_precondition(format!(
+            "this gateway is called {present} already, by {}: its own containers have that name, and would be lost with another",
+            file.display()
+        ))),
+    }
+}
+
+/// The name in a file; `None` if there is no file, or none in it: a power cut or an operator may have emptied it.
+fn stored(file: &Path) -> Result<Option<String>> {
+    match std::fs::read_to_string(file) {
+        Ok(name) => Ok(Some(name.trim().to_owned()).filter(|name| !name.is_empty())),
+        Err(fault) if fault.kind() == ErrorKind::NotFound => Ok(None),
+        Err(fault) => Err(io_error("read", file, fault)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn name_is_stored_once_it_is_settled_and_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        for emptied in [None, Some(""), Some("\n")] {
+            let _ = fs::remove_file(&file);
+            emptied.into_iter().for_each(|text| fs::write(&file, text).unwrap());
+            let instance = Instance::load(dir.path()).unwrap();
+            let name = instance.name().to_owned();
+            assert!(!instance.is_settled() && !instance.reload().unwrap(), "{emptied:?}");
+            assert_eq!(fs::read_to_string(&file).ok().as_deref(), emptied);
+            instance.settle().unwrap();
+            assert_eq!((instance.name(), instance.is_settled()), (name.as_str(), true));
+            let again = Instance::load(dir.path()).unwrap();
+            assert_eq!((again.name(), again.is_settled()), (name.as_str(), true));
+        }
+    }
+
+    #[test]
+    fn gateway_without_a_name_takes_the_one_that_it_is_given_and_keeps_it() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(FILE), "").unwrap();
+        let instance = Instance::load(dir.path()).unwrap();
+        for bad in ["", "a b", "../x", &"x".repeat(LEN_MAX + 1)] {
+            assert!(recover_as(dir.path(), bad).is_err(), "{bad}");
+        }
+        for _ in 0..2 {
+            recover_as(dir.path(), "former").unwrap();
+        }
+        assert!(instance.reload().unwrap());
+        assert_eq!(instance.name(), "former");
+        instance.settle().unwrap();
+        let refused = recover_as(dir.path(), "other").unwrap_err().to_string();
+        assert!(refused.contains("is called former already"), "{refused}");
+        assert_eq!(Instance::load(dir.path()).unwrap().name(), "former");
+    }
+}

@@ -1,0 +1,31 @@
+//! `switchyard recover`: gives a gateway back the name that it has lost, and with it its containers.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use switchyard_core::{Error, Result};
+
+use crate::config::Config;
+use crate::output::print;
+use crate::wiring;
+
+/// The name to take.
+#[derive(Debug, Args)]
+pub(super) struct RecoverArgs {
+    /// The name that the containers bear, as `switchyard status` tells it; any other one leaves them alone for good.
+    #[arg(long, value_name = "NAME")]
+    instance: String,
+    /// The configuration file of the daemon; /etc/switchyard/config.toml if that exists.
+    #[arg(long, short, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+}
+
+/// Stores the name. A daemon that runs takes it with its next attempt to recover.
+pub(super) fn recover(args: &RecoverArgs, config: &Config) -> Result<()> {
+    wiring::recover_as(config, &args.instance)?;
+    let text = format!(
+        "this gateway is called {} from now on; a running daemon goes on within seconds: see `switchyard status`\n",
+        args.instance
+    );
+    print(text).map_err(|fault| Error::internal("the name is stored; print this").with_source(fault))
+}
