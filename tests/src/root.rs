@@ -163,6 +163,13 @@ impl PrivateRoot {
         text.split_whitespace().next()?.parse().ok().map(Pid::from_raw)
     }
 
+    /// The file of a blob in containerd's content store.
+    #[must_use]
+    pub fn blob(&self, digest: &str) -> PathBuf {
+        let blobs = self.state().join("containerd/root/io.containerd.content.v1.content/blobs");
+        blobs.join(digest.replacen(':', "/", 1))
+    }
+
     /// The socket of the managed containerd, once it exists: the daemon chooses its path below the run
     /// directory.
     #[must_use]

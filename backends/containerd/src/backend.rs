@@ -101,7 +101,10 @@ impl Backend for Containerd {
             .extend(parts.tasks.table.unrecorded_exits().map(|tasks| ("exits.unrecorded".to_owned(), tasks)));
         facts.extend(parts.cgroups.busy.summary().map(|groups| ("cgroups.left".to_owned(), groups)));
         facts.extend(parts.trees.summary().map(|trees| ("trees.setAside".to_owned(), trees)));
+        facts
+            .extend(parts.storage.images.damaged_summary().map(|names| ("images.damaged".to_owned(), names)));
         BackendStatus {
+            snapshotters: parts.storage.images.snapshotters().condition(),
             runtime: parts.node.runtime_condition(),
             network: parts.network.network_condition(),
             disk: parts.node.disks.condition(),

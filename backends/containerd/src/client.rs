@@ -24,6 +24,7 @@ use tonic::{Request, Response, Status};
 
 use crate::base::error::{from_status, timed_out};
 use crate::base::instance::Instance;
+use crate::base::random::fill_random;
 use crate::client::contact::Contact;
 use crate::client::lifeline::SharedSocket;
 use crate::client::observed::{ConnectionCounter, ObservedChannel};
@@ -33,8 +34,14 @@ pub(crate) const QUICK: Duration = Duration::from_secs(30);
 /// The timeout of calls that start or end processes. It is generous, because a call that is cancelled leaks a
 /// shim.
 pub(crate) const SLOW: Duration = Duration::from_secs(150);
+/// The timeout of calls after which containerd collects garbage before it answers: it may have many files to
+/// remove.
+pub(crate) const COLLECTION: Duration = Duration::from_secs(120);
 /// The timeout of unpacking one layer.
 pub(crate) const UNPACK: Duration = Duration::from_secs(1200);
+
+/// The timeout of asking for its version.
+const VERSION_LIMIT: Duration = Duration::from_secs(5);
 
 /// The largest message that is accepted from containerd, in bytes.
 const MAX_MESSAGE: usize = 64 << 20;
@@ -54,6 +61,8 @@ mod containers;
 pub(crate) mod features;
 pub(crate) mod health;
 pub(crate) mod lifeline;
+#[cfg(test)]
+pub(crate) mod model;
 pub(crate) mod observed;
 pub(crate) mod process_state;
 pub(crate) mod retries;
@@ -69,6 +78,7 @@ pub(crate) struct Client {
     headers: Headers,
     address: PathBuf,
     instance: Arc<Instance>,
+    run: Arc<str>,
 }
 
 /// Adds the namespace, and the lease if there is one, to every call, and refuses calls while containerd is
@@ -170,7 +180,22 @@ impl Client {
             headers: Headers { namespace, lease: None, contact: Some(contact) },
             address: address.to_path_buf(),
             instance,
+            run: new_run(),
         })
+    }
+
+    /// A client over a connection that a test has made, for the instance `test`.
+    #[cfg(test)]
+    pub(crate) fn over(channel: tonic::transport::Channel) -> Self {
+        let observed = ObservedChannel::new(channel, switchyard_core::backend::unobserved());
+        Self {
+            channel: observed.clone(),
+            held: observed,
+            headers: Headers { namespace: MetadataValue::from_static("test"), lease: None, contact: None },
+            address: PathBuf::new(),
+            instance: "test".into(),
+            run: new_run(),
+        }
     }
 
     /// The same client, but what it creates in containerd is referenced by this lease.
@@ -188,6 +213,7 @@ impl Client {
             headers,
             address: self.address.clone(),
             instance: Arc::clone(&self.instance),
+            run: Arc::clone(&self.run),
         })
     }
 
@@ -206,6 +232,20 @@ impl Client {
     /// The same name, and whether it is settled.
     pub(crate) const fn own_name(&self) -> &Arc<Instance> {
         &self.instance
+    }
+
+    /// This run of the daemon: a part of the keys of objects that do not outlive it, so that those of
+    /// predecessors can be told.
+    pub(crate) fn run(&self) -> &str {
+        &self.run
+    }
+
+    /// Checks that containerd answers at all.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub(crate) async fn check_version(&self) -> Result<()> {
+        call("get its version", VERSION_LIMIT, self.version().version(())).await.map(drop)
     }
 
     /// The containerd namespace of all calls.
@@ -239,6 +279,13 @@ impl Client {
         task_queries -> api::tasks_client::TasksClient<Service>, over channel;
         version -> api::version_client::VersionClient<Service>, over channel;
     }
+}
+
+/// A name for this run of the daemon.
+fn new_run() -> Arc<str> {
+    let mut random = [0; 4];
+    fill_random(&mut random);
+    hex::encode(random).into()
 }
 
 /// Waits for the response to a call, for at most `limit`. `what` names the operation and its object, for the

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use containerd_client::services::v1 as api;
-use containerd_client::types;
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Image, ImageId, ImageStore, LoadRequest, PullProgress, PullRequest};
+use switchyard_core::image::{Image, ImageId, ImageStore, InUse, LoadRequest, PullProgress, PullRequest};
 use switchyard_core::reload::Reloadable;
 use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, ErrorKind, Result};
@@ -19,35 +19,49 @@ use switchyard_steps::{Step, reach};
 use tokio::sync::Semaphore;
 
 use crate::client::features::ContainerdFeatures;
-use crate::client::{Client, QUICK, call, ignore_not_found};
+use crate::client::{Client, QUICK, call};
 
+pub(crate) mod blob;
 pub(crate) mod content;
 mod content_disk;
 mod detached;
 mod holders;
 pub(crate) mod index;
+mod infos;
 mod layer_pipeline;
 pub(crate) mod layer_sync;
 pub(crate) mod layer_usage;
 pub(crate) mod lease;
 pub(crate) mod load;
+pub(crate) mod lost_layers;
 mod name;
 mod progress;
 mod pull;
 pub(crate) mod reader;
+pub(crate) mod record_lock;
+mod removal;
 mod runnable_cache;
 mod shared_types;
 mod singleflight;
+pub(crate) mod snapshots;
+#[cfg(test)]
+mod test_store;
 pub(crate) mod unpack;
 pub(crate) mod usage;
 
+use blob::BlobRepairs;
 pub(crate) use content_disk::reported_root;
 pub(crate) use index::ImageInfo;
-use index::{ImageRecord, InfoCache};
+use index::{DamagedRecord, ImageRecord, ImageRecords};
+use infos::{InfoCache, RecordContent};
+use layer_pipeline::{LayerPipeline, LayerSource, UnpackPlan};
+use lost_layers::ChainState;
 use pull::Pulls;
+use runnable_cache::{FoundRunnable, RunnableKey};
 use shared_types::from_registry;
 pub(crate) use shared_types::rfc3339;
 pub(crate) use shared_types::{ImagePolicy, RunnableImage, Snapshotters};
+use snapshots::AwaySnapshotters;
 
 /// The label, key and value, by which containerd's own CRI plugin marks images that must not be removed. It
 /// is read here so that both agree.
@@ -60,13 +74,25 @@ pub(crate) struct ContainerdImageStore {
     containerd_features: ContainerdFeatures,
     content_disk: Arc<content_disk::ContentDisk>,
     infos: Arc<InfoCache>,
+    /// The names of the damaged images that were found when the records were last read.
+    damaged: Mutex<Vec<String>>,
+    record_lock: record_lock::RecordLock,
     runnable_cache: runnable_cache::RunnableCache,
     pulls: Pulls,
     leases: lease::Leases,
     layer_sync: layer_sync::LayerSync,
     usage: usage::UsageCache,
+    snapshotters: AwaySnapshotters,
     /// Limits the number of concurrent loads.
     load_permits: Arc<Semaphore>,
+}
+
+/// The answer to which image a reference means.
+enum LookedUp {
+    /// The image is known, and its root file system is there.
+    Cached(RunnableImage),
+    /// The root file system may have to be unpacked.
+    Found(FoundRunnable),
 }
 
 impl std::fmt::Debug for ContainerdImageStore {
@@ -90,17 +116,22 @@ impl ContainerdImageStore {
             containerd_features,
             content_disk: Arc::default(),
             infos: Arc::default(),
+            damaged: Mutex::default(),
+            record_lock: record_lock::RecordLock::default(),
             runnable_cache: runnable_cache::RunnableCache::default(),
             pulls: Pulls::default(),
             leases,
             usage: usage::UsageCache::default(),
+            snapshotters: AwaySnapshotters::default(),
             load_permits: Arc::new(Semaphore::new(load::MAX_CONCURRENT_LOADS)),
         }
     }
 
     /// Replaces the configuration of images, for pulls, loads and tasks from now on.
     pub(crate) fn reconfigure(&self, policy: ImagePolicy) {
+        let configured = policy.snapshotters.clone();
         self.policy.set(policy);
+        self.snapshotters.retain(&configured.all().into_iter().collect::<Vec<_>>());
         self.runnable_cache.invalidate();
     }
 
@@ -109,40 +140,55 @@ impl ContainerdImageStore {
         self.policy.get()
     }
 
-    /// All image records whose content is an image for this machine's platform.
-    async fn records(&self) -> Result<Vec<ImageRecord>> {
+    /// All image records but those of artifacts and of images for other platforms. What is damaged of one
+    /// image keeps nobody from the others.
+    async fn records(&self) -> Result<ImageRecords> {
         let request = api::ListImagesRequest { filters: Vec::new() };
         let listed = call("list images", QUICK, self.client.images().list(request)).await?.images;
-        let mut records = Vec::with_capacity(listed.len());
+        let mut records = ImageRecords::default();
+        let mut targets = BTreeSet::new();
         for image in listed {
             let Some(target) = image.target.and_then(|target| target.digest.parse::<Digest>().ok()) else {
                 continue;
             };
-            match self.infos.load(&self.client, &target).await {
-                Ok(info) => {
-                    let pinned = image.labels.get(PINNED.0).is_some_and(|value| value == PINNED.1);
-                    let holders = holders::parse(&image.labels, &target);
-                    let released = holders::was_released(&image.labels, &target);
-                    let stored_at = image.created_at.and_then(|at| SystemTime::try_from(at).ok());
-                    let name = image.name;
-                    records.push(ImageRecord { name, target, pinned, info, holders, released, stored_at });
+            targets.insert(target.clone());
+            let name = image.name;
+            let info = match self.infos.look(&self.client, &target).await? {
+                RecordContent::Image(info) => info,
+                RecordContent::Damaged(fault) => {
+                    records.damaged.push(DamagedRecord { name, target, fault });
+                    continue;
                 }
-                // The errors passed over: an image for other platforms, an artifact, or content that was
-                // removed.
-                Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument) => {
-                    return Err(error);
-                }
-                Err(error) => {
+                RecordContent::Foreign(error) => {
                     tracing::debug!(
-                        image = image.name,
+                        image = name,
                         error = error.report(),
                         "ignoring an image record that is no image for this platform, or is incomplete"
                     );
+                    continue;
                 }
-            }
+            };
+            let pinned = image.labels.get(PINNED.0).is_some_and(|value| value == PINNED.1);
+            let holders = holders::parse(&image.labels, &target);
+            let released = holders::was_released(&image.labels, &target);
+            let stored_at = image.created_at.and_then(|at| SystemTime::try_from(at).ok());
+            records.usable.push(ImageRecord { name, target, pinned, info, holders, released, stored_at });
         }
-        self.infos.retain(&records.iter().map(|record| record.target.clone()).collect());
+        self.infos.retain(&targets);
+        let layers = || records.usable.iter().flat_map(|record| &record.info.layers);
+        self.repairs().retain(|digest| layers().any(|layer| layer.digest == *digest));
+        *self.damaged.lock() = records.damaged.iter().map(|record| record.name.clone()).collect();
         Ok(records)
+    }
+
+    fn repairs(&self) -> &BlobRepairs {
+        self.pulls.inflight_layers().repairs()
+    }
+
+    /// The names of damaged images, for people; `None` if none is known.
+    pub(crate) fn damaged_summary(&self) -> Option<String> {
+        let damaged = self.damaged.lock();
+        (!damaged.is_empty()).then(|| damaged.iter().map(String::as_str).collect::<Vec<_>>().join(", "))
     }
 
     /// The image that a task of this runtime handler and owner is created from, unpacked for the handler's
@@ -160,17 +206,42 @@ impl ContainerdImageStore {
     ) -> Result<RunnableImage> {
         let policy = self.policy.get();
         let snapshotter = policy.snapshotters.of(handler);
-        let key = runnable_cache::RunnableKey::new(reference, snapshotter, owner);
-        let generation = self.runnable_cache.generation();
-        if let Some(known) = self.runnable_cache.get_if_valid(&self.client, &key).await? {
-            return Ok(known);
+        let key = RunnableKey::new(reference, snapshotter, owner);
+        let found = match self.look_up(&key, policy.limits).await? {
+            LookedUp::Cached(runnable) => return Ok(runnable),
+            LookedUp::Found(found) => found,
+        };
+        let info = &found.runnable.info;
+        let chain = unpack::chain_ids(&info.config.rootfs.diff_ids);
+        if self.layer_sync.chain_state(snapshotter, &chain).await? != ChainState::Whole {
+            self.unpack_local(info, snapshotter).await?;
         }
-        let records = self.records().await?;
+        self.runnable_cache.insert(key, &found);
+        Ok(found.runnable)
+    }
+
+    /// Finds the image that a reference means, and checks the owner's right to it and its size. Under the lock
+    /// of the records: a removal by another owner is over before this, or sees that the caller needs the
+    /// image.
+    async fn look_up(&self, key: &RunnableKey, limits: registry::Limits) -> Result<LookedUp> {
+        let RunnableKey { reference, snapshotter: _, owner } = key;
+        let _lock = self.record_lock.look_up(&format!("look up image {reference}")).await?;
+        let generation = self.runnable_cache.generation();
+        if let Some(known) = self.runnable_cache.get_if_valid(&self.client, key).await? {
+            return Ok(LookedUp::Cached(known));
+        }
+        let ImageRecords { usable: records, damaged } = self.records().await?;
         let record = index::find(&records, reference)?.ok_or_else(|| {
-            Error::not_found(format!("image {reference:?} is not on this node: pull it first"))
+            match index::find_damaged(&damaged, reference) {
+                Some(found) => {
+                    let what = format!("image {reference:?} is damaged on this node: pull it again");
+                    Error::not_found(what).with_source(found.fault.clone())
+                }
+                None => Error::not_found(format!("image {reference:?} is not on this node: pull it first")),
+            }
         })?;
         let image = self.describe(&records, &record.info.id)?;
-        if !image.is_open_to(owner) {
+        if !image.is_open_to(*owner) {
             return Err(Error::not_found(format!(
                 "image {reference:?} was pulled with credentials that are not {owner}'s: pull it with your own first"
             )));
@@ -178,7 +249,7 @@ impl ContainerdImageStore {
         let info = Arc::clone(&record.info);
         // The limit on an image's size is not checked here: using the image takes no more space than it has
         // already.
-        let limits = registry::Limits { image_bytes: None, ..policy.limits };
+        let limits = registry::Limits { image_bytes: None, ..limits };
         let within = limits.check_layers(&record.name, &info.layers);
         within
             .and_then(|()| limits.check_config(&format!("config of {}", record.name), info.config_bytes))
@@ -189,14 +260,8 @@ impl ContainerdImageStore {
             .find_map(|other| Some(other.name.parse::<Reference>().ok()?.repo_digest(&other.target)))
             .unwrap_or_else(|| info.id.to_string());
         let top = info.top();
-        if let Some(top) = &top
-            && !unpack::exists(&self.client, snapshotter, top).await?
-        {
-            self.unpack_local(&info, snapshotter).await?;
-        }
         let runnable = RunnableImage { info, image_ref, name: record.name.clone(), top };
-        self.runnable_cache.insert(key, record, &runnable, generation);
-        Ok(runnable)
+        Ok(LookedUp::Found(FoundRunnable { runnable, target: record.target.clone(), generation }))
     }
 
     /// Unpacks an image whose content is in the content store already: imported, or pulled for another
@@ -219,7 +284,7 @@ impl ContainerdImageStore {
         let client = lease.client()?;
         let label = (format!("containerd.io/gc.ref.snapshot.{snapshotter}"), info.top().unwrap_or_default());
         content::add_labels(&client, &info.config_digest, std::iter::once(label).collect()).await?;
-        let plan = layer_pipeline::UnpackPlan {
+        let plan = UnpackPlan {
             snapshotter: snapshotter.to_owned(),
             layers: info.layers.clone(),
             diff_ids: info.config.rootfs.diff_ids.clone(),
@@ -227,8 +292,9 @@ impl ContainerdImageStore {
             source: [0; 32],
             layer_sync: self.layer_sync.clone(),
         };
-        let layers = layer_pipeline::LayerPipeline::new(plan, self.pulls.inflight_layers(), lease)?;
-        layers.download_and_unpack(None).await?;
+        let source = LayerSource::Stored;
+        let layers = LayerPipeline::new(plan, self.pulls.inflight_layers(), lease, source)?;
+        layers.download_and_unpack().await?;
         layers.release().await;
         Ok(())
     }
@@ -254,31 +320,14 @@ impl ContainerdImageStore {
         self.policy.get().pins.iter().filter_map(named).collect()
     }
 
-    /// Removes the label of a holder from an image record and keeps the record. A single update, so that a
-    /// kill leaves no record that gives access to more owners than before.
-    async fn release_hold(&self, record: &ImageRecord, owner: Owner) -> Result<()> {
-        let labels = holders::release_labels(&record.holders, owner, &record.target);
-        let paths = labels.keys().map(|key| format!("labels.{key}")).collect();
-        let image = api::Image {
-            name: record.name.clone(),
-            labels,
-            // The mask leaves the target as it is, but containerd 1.7 and later crash on a request without
-            // one.
-            target: Some(types::Descriptor { digest: record.target.to_string(), ..Default::default() }),
-            ..Default::default()
-        };
-        let mask = prost_types::FieldMask { paths };
-        let request =
-            api::UpdateImageRequest { image: Some(image), update_mask: Some(mask), ..Default::default() };
-        let what = format!("remove the holder of image {}", record.name);
-        ignore_not_found(call(&what, QUICK, self.client.images().update(request)).await)?;
-        reach(Step::ImageLetGo);
-        Ok(())
+    /// Syncs layers, and removes lost ones.
+    pub(crate) const fn layer_sync(&self) -> &layer_sync::LayerSync {
+        &self.layer_sync
     }
 
-    /// Syncs, in the background, snapshots that a predecessor has unpacked in this boot and not synced.
-    pub(crate) fn sync_unsynced(&self, snapshotter: &str, names: Vec<String>) {
-        self.layer_sync.spawn_sync(snapshotter, names, None);
+    /// Which snapshotters do not answer.
+    pub(crate) const fn snapshotters(&self) -> &AwaySnapshotters {
+        &self.snapshotters
     }
 }
 
@@ -297,6 +346,7 @@ impl ImageStore for ContainerdImageStore {
                 registry: policy.registry.clone(),
                 infos: Arc::clone(&self.infos),
                 leases: self.leases.clone(),
+                record_lock: self.record_lock.clone(),
                 downloads: policy.downloads,
                 content_disk: policy.check_free_space.then(|| Arc::clone(&self.content_disk)),
                 reference,
@@ -331,22 +381,26 @@ impl ImageStore for ContainerdImageStore {
                 .parse()
                 .map_err(|fault| Error::not_found(format!("image {id}")).with_source(fault))?;
             // An id is the digest of the configuration.
-            let bytes = content::read(&self.client, &digest).await?;
+            let bytes = blob::read(&self.client, &digest).await?;
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         })
     }
 
     fn get<'a>(&'a self, reference: &'a str) -> BoxFuture<'a, Result<Option<Image>>> {
         Box::pin(async move {
-            let records = self.records().await?;
+            let records = self.records().await?.usable;
             let Some(found) = index::find(&records, reference)? else { return Ok(None) };
+            if self.repairs().has_damaged(&found.info.layers) {
+                // It is said to be absent, so that it is pulled again, which replaces what is damaged.
+                return Ok(None);
+            }
             self.describe(&records, &found.info.id).map(Some)
         })
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Image>>> {
         Box::pin(async move {
-            let records = self.records().await?;
+            let records = self.records().await?.usable;
             let mut images = index::images(&records);
             let pinned = self.pinned(&records);
             images.iter_mut().for_each(|image| image.pinned |= pinned.contains(&image.id));
@@ -354,50 +408,18 @@ impl ImageStore for ContainerdImageStore {
         })
     }
 
-    fn remove<'a>(&'a self, reference: &'a str, owner: Owner, in_use: bool) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let records = self.records().await?;
-            let Some(found) = index::find(&records, reference)? else { return Ok(()) };
-            // The last deletion waits for containerd's garbage collection, so that the space is free when this
-            // returns. The name that was asked for is deleted last, so that the same request finishes a removal
-            // that was cut off.
-            let names = records
-                .iter()
-                .filter(|record| record.info.id == found.info.id && record.name != found.name)
-                .chain([found])
-                .collect::<Vec<_>>();
-            // What is cached of this image may depend on the access right that is removed here.
-            let _guard = self.runnable_cache.invalidate_around();
-            let mut deleted = Vec::new();
-            let mut released = Vec::new();
-            for record in names {
-                match holders::removal_action(&record.holders, owner, in_use) {
-                    holders::RemovalAction::Delete => deleted.push(record.name.as_str()),
-                    holders::RemovalAction::Release => released.push(record),
-                    holders::RemovalAction::Keep => {}
-                }
-            }
-            for record in released {
-                self.release_hold(record, owner).await?;
-            }
-            for (number, name) in deleted.iter().enumerate() {
-                let request = api::DeleteImageRequest {
-                    name: (*name).to_owned(),
-                    sync: number + 1 == deleted.len(),
-                    ..Default::default()
-                };
-                ignore_not_found(
-                    call(&format!("remove image {name}"), QUICK * 4, self.client.images().delete(request))
-                        .await,
-                )?;
-                reach(Step::ImageUnnamed);
-            }
-            self.usage.invalidate();
-            Ok(())
-        })
+    fn remove<'a>(
+        &'a self,
+        reference: &'a str,
+        owner: Owner,
+        in_use: &'a InUse<'a>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.remove_image(reference, owner, in_use))
     }
 
     fn usage(&self) -> BoxFuture<'_, Result<Vec<DiskUsage>>> {
-        Box::pin(async move { self.usage.read(&self.client, &self.policy.get().snapshotters).await })
+        Box::pin(async move {
+            self.usage.read(&self.client, &self.policy.get().snapshotters, &self.snapshotters).await
+        })
     }
 }

@@ -2,11 +2,21 @@
 
 use switchyard_core::ErrorKind;
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Credentials, Right};
+use switchyard_core::image::{Credentials, ImageId, Right};
 
 use crate::Fixture;
 use crate::contract_test::ContractTest;
 use crate::refused;
+
+/// Other owners use no image.
+fn unused(_image: &ImageId, _is_named: &dyn Fn(&str) -> bool) -> bool {
+    false
+}
+
+/// Other owners use every image.
+fn used(_image: &ImageId, _is_named: &dyn Fn(&str) -> bool) -> bool {
+    true
+}
 
 /// By tag, by tag again, and by digest.
 pub async fn repeated_pull_returns_the_same_id(fixture: &dyn Fixture) {
@@ -55,13 +65,13 @@ pub async fn image_removal_removes_all_names(fixture: &dyn Fixture) {
     let id = test.pull().await.expect("pull");
     let image = images.get(id.as_str()).await.expect("get").expect("it was pulled");
     test.pull_from(&image.repo_digests[0]).await.expect("pull by digest");
-    images.remove(&fixture.image(), Owner::Host, false).await.expect("remove");
+    images.remove(&fixture.image(), Owner::Host, &unused).await.expect("remove");
     for name in [&fixture.image(), &image.repo_digests[0], &id.to_string()] {
         assert_eq!(images.get(name).await.expect("get"), None, "{name}");
     }
     assert_eq!(images.list().await.expect("list"), []);
     assert_eq!(test.pull().await.expect("pull after removal"), id);
-    images.remove(id.as_str(), Owner::Host, false).await.expect("remove by id");
+    images.remove(id.as_str(), Owner::Host, &unused).await.expect("remove by id");
     assert_eq!(images.list().await.expect("list"), []);
 }
 
@@ -83,14 +93,14 @@ pub async fn image_removal_affects_only_its_owner(fixture: &dyn Fixture) {
     test.reopen().await;
     assert_eq!(holders(&test).await, Some(both));
     let name = fixture.image();
-    let remove = |owner, in_use| test.backend.images().remove(&name, owner, in_use);
-    remove(Owner::Host, false).await.expect("remove");
+    let remove = |owner| test.backend.images().remove(&name, owner, &unused);
+    remove(Owner::Host).await.expect("remove");
     assert_eq!(holders(&test).await, Some(vec![(Owner::Swarm, Right::Open)]));
-    remove(Owner::Nomad, false).await.expect("remove what one does not hold");
+    remove(Owner::Nomad).await.expect("remove what one does not hold");
     assert_eq!(holders(&test).await, Some(vec![(Owner::Swarm, Right::Open)]));
-    remove(Owner::Swarm, true).await.expect("remove what others use");
+    test.backend.images().remove(&name, Owner::Swarm, &used).await.expect("remove what others use");
     assert_eq!(holders(&test).await, Some(Vec::new()));
-    remove(Owner::Swarm, false).await.expect("remove what nobody holds");
+    remove(Owner::Swarm).await.expect("remove what nobody holds");
     assert_eq!(holders(&test).await, None);
 }
 
@@ -109,7 +119,7 @@ pub async fn private_image_is_inaccessible_after_its_last_holder(fixture: &dyn F
         }
     };
     assert_eq!(open(&test).await, [Owner::Host]);
-    test.backend.images().remove(&name, Owner::Host, true).await.expect("remove what others use");
+    test.backend.images().remove(&name, Owner::Host, &used).await.expect("remove what others use");
     assert_eq!(open(&test).await, []);
     test.reopen().await;
     assert_eq!(open(&test).await, []);
@@ -118,10 +128,10 @@ pub async fn private_image_is_inaccessible_after_its_last_holder(fixture: &dyn F
     // A public image stays visible to all.
     test.pull_for(Owner::Host).await.expect("pull without credentials");
     for owner in [Owner::Swarm, Owner::Host] {
-        test.backend.images().remove(&name, owner, true).await.expect("remove what others use");
+        test.backend.images().remove(&name, owner, &used).await.expect("remove what others use");
     }
     assert_eq!(open(&test).await, Owner::ALL);
-    test.backend.images().remove(&name, Owner::Swarm, false).await.expect("remove what nobody holds");
+    test.backend.images().remove(&name, Owner::Swarm, &unused).await.expect("remove what nobody holds");
     assert_eq!(test.backend.images().get(&name).await.expect("get"), None);
 }
 
@@ -130,7 +140,7 @@ pub async fn removal_of_a_missing_image_succeeds(fixture: &dyn Fixture) {
     let test = ContractTest::open(fixture).await;
     let unknown = format!("sha256:{}", "0".repeat(64));
     for name in [&fixture.image(), "localhost/no/such-image:1", &unknown] {
-        test.backend.images().remove(name, Owner::Host, false).await.expect("remove");
+        test.backend.images().remove(name, Owner::Host, &unused).await.expect("remove");
     }
 }
 

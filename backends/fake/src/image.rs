@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, WeakShared};
 use switchyard_core::id::Owner;
 use switchyard_core::image::{
-    Credentials, Image, ImageId, ImageStore, LoadRequest, PullProgress, PullRequest, Right,
+    Credentials, Image, ImageId, ImageStore, InUse, LoadRequest, PullProgress, PullRequest, Right,
 };
 use switchyard_core::spec::Signal;
 use switchyard_core::stats::DiskUsage;
@@ -193,8 +193,11 @@ impl Images {
         if matching.next().is_none() { first } else { None }
     }
 
-    fn remove(&mut self, text: &str, owner: Owner, in_use: bool) {
-        let Some(manifest) = self.find(text).map(|local| local.manifest.clone()) else { return };
+    fn remove(&mut self, text: &str, owner: Owner, in_use: &InUse<'_>) {
+        let Some(local) = self.find(text) else { return };
+        let manifest = local.manifest.clone();
+        let is_named = |reference: &str| self.find(reference).is_some_and(|local| local.manifest == manifest);
+        let in_use = in_use(&local.id, &is_named);
         let Some(local) = self.local.get_mut(&manifest) else { return };
         if let Some(right) = local.holders.remove(&owner) {
             local.unheld = right == Right::Private;
@@ -325,7 +328,12 @@ impl ImageStore for Fake {
         })
     }
 
-    fn remove<'a>(&'a self, reference: &'a str, owner: Owner, in_use: bool) -> BoxFuture<'a, Result<()>> {
+    fn remove<'a>(
+        &'a self,
+        reference: &'a str,
+        owner: Owner,
+        in_use: &'a InUse<'a>,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let effect = || {
                 self.world.lock().images.remove(reference, owner, in_use);

@@ -89,6 +89,7 @@ impl Fake {
                 runtime: Condition::True,
                 network: Condition::True,
                 disk: Condition::True,
+                snapshotters: Condition::True,
                 version: concat!("fake ", env!("CARGO_PKG_VERSION")).into(),
                 cgroup_driver: CgroupDriver::Cgroupfs,
                 network_config: String::new(),

@@ -86,6 +86,9 @@ pub struct BackendStatus {
     /// Whether there is space for records, and disks can be written. Without space, tasks and sandboxes can still be stopped
     /// and removed; if a disk is read-only or fails, the runtime does not hold either.
     pub disk: Condition,
+    /// Whether all snapshotters answer, into which layers of images are unpacked. Without one of them, the
+    /// handlers that use it have no images; all others work.
+    pub snapshotters: Condition,
     /// Name and version of the runtime, for people.
     pub version: String,
     /// How cgroups are created.

@@ -34,6 +34,7 @@ mod compute;
 mod device_views;
 mod exec;
 mod image;
+mod images_in_creation;
 mod lease;
 mod ledger;
 mod ledger_report;
@@ -77,6 +78,7 @@ struct Shared {
     views: device_views::DeviceViews,
     provider: provider::CachedProvider,
     pull_counts: pull_counts::PullCounts,
+    images_in_creation: images_in_creation::ImagesInCreation,
     /// Serialises the lease requests of one owner: a repeated request is answered only after the first lease
     /// is on disk.
     lease_locks: KeyedLock<Owner>,
@@ -194,6 +196,7 @@ impl Gateway {
             views: device_views::DeviceViews::default(),
             provider: provider::CachedProvider::default(),
             pull_counts: pull_counts::PullCounts::default(),
+            images_in_creation: images_in_creation::ImagesInCreation::default(),
             lease_locks: KeyedLock::default(),
             limits: limits.into(),
             recovered: watch::Sender::new(false),

@@ -166,6 +166,10 @@ pub struct PullProgress {
     pub bytes_done: u64,
 }
 
+/// Tells whether other owners use the image with this id, or are creating tasks from a reference for which
+/// the second argument is true. It does not block.
+pub type InUse<'a> = dyn Fn(&ImageId, &dyn Fn(&str) -> bool) -> bool + Send + Sync + 'a;
+
 /// The images of a backend.
 ///
 /// Every method takes effect before it returns, and may be called at any time by any number of callers.
@@ -191,7 +195,8 @@ pub trait ImageStore: Send + Sync {
     /// `ResourceExhausted` if the disk is full.
     fn load(&self, request: LoadRequest) -> BoxFuture<'_, Result<ImageId>>;
 
-    /// The image with this id, id prefix, or reference; `None` if the node does not have it.
+    /// The image with this id, id prefix, or reference; `None` if the node does not have it, or if a part of
+    /// it is known to be damaged, so that it has to be pulled again.
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be read. A malformed reference is no error: it names no image.
@@ -203,20 +208,27 @@ pub trait ImageStore: Send + Sync {
     /// `NotFound` if the node does not have it; `Unavailable` if the store cannot be read.
     fn config<'a>(&'a self, id: &'a ImageId) -> BoxFuture<'a, Result<String>>;
 
-    /// All images, one entry per id.
+    /// All images, one entry per id. One whose documents are damaged is left out.
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be read.
     fn list(&self) -> BoxFuture<'_, Result<Vec<Image>>>;
 
     /// Releases this owner's hold on the image that the reference names, and removes it under all names that
-    /// have no other holder. `in_use` says that other owners use the image: then no name is removed, and if
-    /// the last holder had it by credentials, no owner may use it until it is pulled again. Idempotent:
-    /// succeeds if the image does not exist.
+    /// have no other holder. If other owners use the image, no name is removed, and if the last holder had it
+    /// by credentials, no owner may use it until it is pulled again. Nobody changes the names and holders of
+    /// images, and no task that is being created looks one up, between the question whether the image is in
+    /// use and the removal. An image whose content is damaged can be removed too, by its name, whoever holds
+    /// it: nobody can use it. Idempotent: succeeds if the image does not exist.
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be written.
-    fn remove<'a>(&'a self, reference: &'a str, owner: Owner, in_use: bool) -> BoxFuture<'a, Result<()>>;
+    fn remove<'a>(
+        &'a self,
+        reference: &'a str,
+        owner: Owner,
+        in_use: &'a InUse<'a>,
+    ) -> BoxFuture<'a, Result<()>>;
 
     /// Disk usage of images, by file system; never empty.
     ///

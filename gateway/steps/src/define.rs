@@ -1,5 +1,13 @@
 //! The macro that makes enums of the list of steps.
 
+/// What a test can do at a step.
+pub(crate) enum Fault {
+    /// Kill the process.
+    Kill,
+    /// Kill the process, or make the sequence fail.
+    Fail,
+}
+
 /// Generates the enums from a list of operations and their steps, each with what a test can do there.
 macro_rules! steps {
     ($($(#[$about:meta])* $operation:ident { $($(#[$doc:meta])* $step:ident: $fault:ident,)+ })+) => {

@@ -1,12 +1,6 @@
 //! The list of all steps.
 
-/// What a test can do at a step.
-enum Fault {
-    /// Kill the process.
-    Kill,
-    /// Kill the process, or make the sequence fail.
-    Fail,
-}
+use crate::define::Fault;
 
 steps! {
     /// Creating a sandbox; but for its first step, also starting one that was stopped.
@@ -291,6 +285,13 @@ steps! {
         ImageNamed: Kill,
         /// The lease is deleted.
         PullReleased: Kill,
+    }
+    /// Replacing a damaged blob, before it is written anew as by a pull.
+    ReplaceBlob {
+        /// A damaged blob is deleted, and its file may still be there.
+        BlobDropped: Kill,
+        /// There is a lease whose deletion has containerd collect garbage.
+        CollectionLeased: Kill,
     }
     /// Unpacking an image that is stored already, before the steps that it shares with pulling one.
     UnpackImage {

@@ -1,5 +1,7 @@
 //! Kills during PullImage, RemoveImage, and the unpacking of an image that was stored already.
 
+use std::fs::File;
+
 use switchyard_steps::Operation;
 use switchyard_steps::Step::*;
 use switchyard_tests::cri::image_spec;
@@ -15,6 +17,7 @@ const UNSYNCED: &str = "switchyard.io/unsynced";
 
 pub(super) const KILLS: &[KillCase] = &[
     KillCase::of(pull, Operation::PullImage).and(&[(LayerCommitted, 2), (LayerUnpacked, 2), (ImageNamed, 2)]),
+    KillCase::of(replace, Operation::ReplaceBlob).and(&[(BlobDropped, 2), (CollectionLeased, 2)]),
     KillCase::of(unpack, Operation::UnpackImage).and(&[
         (LayerPrepared, 1),
         (LayerApplied, 1),
@@ -123,28 +126,53 @@ fn unpack_anew(fixture: &KillFixture, kill: KillPoint) {
     fixture.node.daemon().restart();
     fixture.assert_undisturbed(kill);
     assert_eq!(snapshots(fixture), before, "{kill:?}");
-    fixture.with_pod("anew", |pod| {
-        let seen = pod.run_shell("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
-        assert_eq!(seen, "2", "{kill:?}");
+    // No new container runs on the layers that the bystander uses, until it is known that they lack nothing.
+    fixture.with_pod("refused", |pod| {
+        let mut config = fixture.node.container("main", &["true"]);
+        config.image = Some(image_spec(&reference));
+        let refused = pod.try_create(&config).expect_err("its lowest layer may lack files");
+        assert!(refused.message().contains("since a power cut"), "{kill:?}: {refused}");
     });
-    fixture.node.cri().remove_image(&reference).expect("it can be removed");
-    // The layers that the bystander uses.
     let used = unsynced(fixture);
     assert!(!used.is_empty(), "{kill:?}");
     for name in used {
         label(fixture, &name, "");
     }
+    fixture.with_pod("anew", |pod| {
+        let seen = pod.run_shell("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
+        assert_eq!(seen, "2", "{kill:?}");
+    });
+    fixture.node.cri().remove_image(&reference).expect("it can be removed");
     fixture.assert_stored_as_before(kill);
     fixture.assert_nothing_left(kill);
 }
 
-/// The snapshots of an image are removed, as if it had been imported without unpacking: creating a container
-/// unpacks it.
-fn unpack(fixture: &KillFixture, kill: KillPoint) {
-    let (reference, _) = push(fixture, kill, 2);
+/// The manifest and a layer of an image are damaged, and its snapshots are gone: the next pull replaces both.
+fn replace(fixture: &KillFixture, kill: KillPoint) {
+    let (reference, image) = push(fixture, kill, 7);
     let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
     let before = stored(&socket, NAMESPACE);
     fixture.node.cri().pull(&reference, None).expect("it can be pulled");
+    remove_snapshots_since(fixture, &before);
+    for digest in [&image.manifest.digest, &image.layers[2].digest] {
+        let file = File::options().write(true).open(fixture.node.root().blob(digest));
+        file.and_then(|file| file.set_len(3)).expect("it is stored");
+    }
+    fixture.killed_during(kill, || fixture.node.cri().pull(&reference, None));
+    fixture.assert_nothing_left(kill);
+    fixture.node.cri().pull(&reference, None).expect("it can be sent again");
+    fixture.with_pod("replaced", |pod| {
+        let seen = pod.run_shell("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
+        assert_eq!(seen, "2", "{kill:?}");
+    });
+    fixture.node.cri().remove_image(&reference).expect("it can be removed");
+    fixture.assert_stored_as_before(kill);
+    fixture.assert_nothing_left(kill);
+}
+
+/// Removes the snapshots that were not stored before, of an image with two layers of its own.
+fn remove_snapshots_since(fixture: &KillFixture, before: &[String]) {
+    let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
     let new: Vec<_> = stored(&socket, NAMESPACE).into_iter().filter(|item| !before.contains(item)).collect();
     let snapshots: Vec<_> = new.iter().filter_map(|item| item.strip_prefix("snapshot ")).collect();
     assert_eq!(snapshots.len(), 2, "{new:?}");
@@ -159,6 +187,16 @@ fn unpack(fixture: &KillFixture, kill: KillPoint) {
         !left.iter().any(|item| new.contains(item) && item.starts_with("snapshot")),
         "{answers:?}: {left:?}"
     );
+}
+
+/// The snapshots of an image are removed, as if it had been imported without unpacking: creating a container
+/// unpacks it.
+fn unpack(fixture: &KillFixture, kill: KillPoint) {
+    let (reference, _) = push(fixture, kill, 2);
+    let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
+    let before = stored(&socket, NAMESPACE);
+    fixture.node.cri().pull(&reference, None).expect("it can be pulled");
+    remove_snapshots_since(fixture, &before);
     let mut pod = None;
     fixture.killed_during(kill, || {
         let pod = pod.insert(fixture.node.pod("unpack"));

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::future::Future;
 use std::os::unix::fs::FileExt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use switchyard_steps::{Step, reach};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
+use tonic::{Status, Streaming};
 
 use crate::base::error::from_status;
 use crate::client::{Client, QUICK, call};
@@ -36,26 +37,9 @@ const MIN_MESSAGE: usize = 64 << 10;
 const MAX_UNANSWERED: usize = 4;
 /// How long another writer of the same blob is waited for while it makes no progress.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
-/// The largest blob that is read into memory, in bytes.
-const READ_LIMIT: usize = 16 << 20;
-
-/// Reads a whole small blob.
-///
-/// # Errors
-/// `InvalidArgument` if it is larger than [`READ_LIMIT`].
-pub(crate) async fn read(client: &Client, digest: &Digest) -> Result<Bytes> {
-    let what = format!("read blob {digest}");
-    let request = api::ReadContentRequest { digest: digest.to_string(), offset: 0, size: 0 };
-    let mut stream = call(&what, QUICK, client.content().read(request)).await?;
-    let mut body = BytesMut::new();
-    while let Some(message) = next_message(&what, &mut stream).await? {
-        if body.len() + message.data.len() > READ_LIMIT {
-            return Err(Error::invalid(digest, format!("the blob is larger than {READ_LIMIT} bytes")));
-        }
-        body.extend_from_slice(&message.data);
-    }
-    Ok(body.freeze())
-}
+/// How long a commit may take. containerd syncs the blob before it answers: a large layer was downloaded into
+/// memory, and has to be written to the disk then.
+const COMMIT_LIMIT: Duration = Duration::from_mins(20);
 
 /// The next message of a stream; `None` at its end.
 pub(crate) async fn next_message<T>(what: &str, stream: &mut Streaming<T>) -> Result<Option<T>> {
@@ -66,14 +50,15 @@ pub(crate) async fn next_message<T>(what: &str, stream: &mut Streaming<T>) -> Re
     }
 }
 
-/// Writes a small blob in one message. If the blob exists already, the labels are added to it.
+/// Writes a small blob in one message. Returns whether it was written; `false` if containerd has it already,
+/// to which no labels are added then.
 pub(crate) async fn write_small(
     client: &Client,
     kind: &str,
     descriptor: &Descriptor,
     data: Bytes,
     labels: Labels,
-) -> Result<()> {
+) -> Result<bool> {
     let what = format!("write {kind} {}", descriptor.digest);
     let name = format!("{kind}-{}", descriptor.digest);
     let message = WriteContentRequest {
@@ -83,19 +68,21 @@ pub(crate) async fn write_small(
         expected: descriptor.digest.to_string(),
         offset: 0,
         data,
-        labels: labels.clone().into_iter().collect(),
+        labels: labels.into_iter().collect(),
     };
     let attempt = || async {
         let request = tokio_stream::once(message.clone());
-        let mut answers = call(&what, QUICK, client.content_writer().write(request)).await?;
-        while next_message(&what, &mut answers).await?.is_some() {}
-        Ok(())
+        let written = async {
+            let mut answers = client.content_writer().write(request).await?.into_inner();
+            while answers.message().await?.is_some() {}
+            Ok(())
+        };
+        while_answered(client, &what, &name, written).await
     };
-    match retry_while_locked(client, &what, &name, attempt).await {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            add_labels(client, &descriptor.digest, labels).await
-        }
-        other => other,
+    match retry_while_locked(client, &what, (&name, descriptor.size), attempt).await {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -136,7 +123,7 @@ pub(crate) async fn fetch(
             }
         }
     };
-    match retry_while_locked(client, &what, &layer_ref(descriptor), attempt).await {
+    match retry_while_locked(client, &what, (&layer_ref(descriptor), descriptor.size), attempt).await {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             add_labels(client, &descriptor.digest, labels).await
         }
@@ -183,7 +170,7 @@ async fn fetch_once(
         writer.write(data).await?;
         reach(Step::LayerBegun);
     }
-    match writer.commit(chunk.freeze(), labels.clone()).await {
+    match writer.commit(client, chunk.freeze(), labels.clone()).await {
         Ok(()) => {
             reach(Step::LayerCommitted);
             Ok(DownloadOutcome::Complete)
@@ -206,6 +193,7 @@ pub(crate) async fn write_from_file(
     file: &Arc<File>,
     at: u64,
     descriptor: &Descriptor,
+    labels: Labels,
 ) -> Result<()> {
     let what = format!("write layer {}", descriptor.digest);
     let attempt = || async {
@@ -224,12 +212,14 @@ pub(crate) async fn write_from_file(
             writer.write(piece).await?;
             reach(Step::LayerBegun);
         }
-        writer.commit(Bytes::new(), Labels::new()).await?;
+        writer.commit(client, Bytes::new(), labels.clone()).await?;
         reach(Step::LayerCommitted);
         Ok(())
     };
-    match retry_while_locked(client, &what, &layer_ref(descriptor), attempt).await {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+    match retry_while_locked(client, &what, (&layer_ref(descriptor), descriptor.size), attempt).await {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            add_labels(client, &descriptor.digest, labels).await
+        }
         other => other,
     }
 }
@@ -243,15 +233,49 @@ fn length(size: u64) -> Result<i64> {
     i64::try_from(size).map_err(|_| Error::invalid("size of a blob", format!("{size} is impossible")))
 }
 
-/// Runs `attempt` again while another writer holds the lock of the same blob, as long as that writer makes
-/// progress.
-async fn retry_while_locked<F: Future<Output = Result<()>>>(
+/// Waits for the answer to a commit of the blob that is written under this name: as long as containerd answers
+/// questions about it, for at most [`COMMIT_LIMIT`]. Cancel-safe; containerd completes a commit that was given
+/// up, and the next writer of the blob waits for that.
+async fn while_answered<T>(
     client: &Client,
     what: &str,
     name: &str,
+    commit: impl Future<Output = Result<T, Status>>,
+) -> Result<T> {
+    let until = Instant::now() + COMMIT_LIMIT;
+    let mut commit = pin!(commit);
+    loop {
+        if let Ok(answer) = tokio::time::timeout(QUICK, &mut commit).await {
+            return answer.map_err(|status| from_status(what, status));
+        }
+        if Instant::now() >= until {
+            return Err(crate::base::error::timed_out(what, COMMIT_LIMIT));
+        }
+        written_bytes(client, what, name).await?;
+        tracing::debug!(what, "containerd syncs a blob to the disk: waiting");
+    }
+}
+
+/// How many bytes have been written under a name; `None` if nobody writes under it: the writer has just
+/// finished or aborted.
+async fn written_bytes(client: &Client, what: &str, name: &str) -> Result<Option<u64>> {
+    let request = api::StatusRequest { r#ref: name.to_owned() };
+    match call(what, QUICK, client.content().status(request)).await {
+        Ok(answer) => Ok(u64::try_from(answer.status.unwrap_or_default().offset).ok()),
+        Err(gone) if gone.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Runs `attempt` again while another writer holds the lock of the same blob, which has this name and size, as
+/// long as that writer makes progress.
+async fn retry_while_locked<F: Future<Output = Result<()>>>(
+    client: &Client,
+    what: &str,
+    (name, size): (&str, u64),
     mut attempt: impl FnMut() -> F,
 ) -> Result<()> {
-    let mut lock_wait = LockWait::new(Instant::now());
+    let mut lock_wait = LockWait::new(size, Instant::now());
     let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
     loop {
         let error = match attempt().await {
@@ -259,13 +283,7 @@ async fn retry_while_locked<F: Future<Output = Result<()>>>(
             Err(error) if error.reason() == Some(Reason::Locked) => error,
             other => return other,
         };
-        let request = api::StatusRequest { r#ref: name.to_owned() };
-        let offset = match call(what, QUICK, client.content().status(request)).await {
-            Ok(answer) => Some(answer.status.unwrap_or_default().offset),
-            // The other writer has just finished or aborted.
-            Err(gone) if gone.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
+        let offset = written_bytes(client, what, name).await?;
         let pause = backoff.pause();
         if !lock_wait.should_retry(offset, Instant::now(), pause) {
             return Err(error);
@@ -275,23 +293,25 @@ async fn retry_while_locked<F: Future<Output = Result<()>>>(
     }
 }
 
-/// The wait for another writer: it lasts while that writer makes progress.
+/// The wait for another writer: it lasts while that writer makes progress, and while it commits.
 #[derive(Debug)]
 struct LockWait {
-    written: i64,
+    size: u64,
+    written: Option<u64>,
     until: Instant,
 }
 
 impl LockWait {
-    fn new(now: Instant) -> Self {
-        Self { written: -1, until: now + LOCK_TIMEOUT }
+    fn new(size: u64, now: Instant) -> Self {
+        Self { size, written: None, until: now + LOCK_TIMEOUT }
     }
 
     /// Whether to try again after `pause`. `offset` is how many bytes the other writer has written; `None` if
     /// there is no such writer, which does not count as progress: the lock may be a stale one.
-    fn should_retry(&mut self, offset: Option<i64>, now: Instant, pause: Duration) -> bool {
-        if let Some(offset) = offset.filter(|offset| *offset > self.written) {
-            (self.written, self.until) = (offset, now + LOCK_TIMEOUT);
+    fn should_retry(&mut self, offset: Option<u64>, now: Instant, pause: Duration) -> bool {
+        if offset > self.written {
+            let is_whole = offset.is_some_and(|offset| offset >= self.size);
+            (self.written, self.until) = (offset, now + if is_whole { COMMIT_LIMIT } else { LOCK_TIMEOUT });
         }
         now + pause <= self.until
     }
@@ -358,7 +378,7 @@ impl<'a> Writer<'a> {
         self.wait_unanswered(MAX_UNANSWERED - 1).await
     }
 
-    async fn commit(mut self, rest: Bytes, labels: Labels) -> Result<()> {
+    async fn commit(mut self, client: &Client, rest: Bytes, labels: Labels) -> Result<()> {
         let message = WriteContentRequest {
             action: WriteAction::Commit.into(),
             offset: length(self.offset)?,
@@ -366,8 +386,17 @@ impl<'a> Writer<'a> {
             labels: labels.into_iter().collect(),
             ..std::mem::take(&mut self.blob)
         };
+        let name = message.r#ref.clone();
         self.send(message).await?;
-        self.wait_unanswered(0).await
+        let Self { what, answers, unanswered, .. } = &mut self;
+        let answered = async {
+            while *unanswered > 0 && answers.message().await?.is_some() {
+                *unanswered -= 1;
+            }
+            Ok(())
+        };
+        while_answered(client, what, &name, answered).await?;
+        if *unanswered > 0 { Err(stream_ended(what)) } else { Ok(()) }
     }
 }
 
@@ -376,23 +405,4 @@ fn stream_ended(what: &str) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_writer_is_waited_for_while_it_gets_on_and_a_lock_without_one_is_not() {
-        let pause = Duration::from_secs(2);
-        let begin = Instant::now();
-        let after = |seconds: u64| begin + Duration::from_secs(seconds);
-        let mut wait = LockWait::new(begin);
-        for round in 0..10_i64 {
-            assert!(wait.should_retry(Some(round * 100), after(round.unsigned_abs() * 50), pause));
-        }
-        assert!(!wait.should_retry(Some(900), after(9 * 50 + 59), pause), "it makes no progress");
-        let mut wait = LockWait::new(begin);
-        assert!(wait.should_retry(Some(5), begin, pause));
-        let rounds =
-            (0..1000_u64).take_while(|round| wait.should_retry(None, after(round * 2), pause)).count();
-        assert_eq!(rounds, 30);
-    }
-}
+mod tests;

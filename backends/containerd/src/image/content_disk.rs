@@ -74,7 +74,7 @@ pub(crate) async fn reported_root(client: &Client) -> Result<Option<PathBuf>> {
 }
 
 /// The root of containerd's content store, if that is a directory in our mount namespace.
-async fn root_of(client: &Client) -> Result<Option<PathBuf>> {
+pub(super) async fn root_of(client: &Client) -> Result<Option<PathBuf>> {
     let Some(root) = reported_root(client).await? else { return Ok(None) };
     let path = root.clone();
     let is_dir = blocking(move || Ok(path.is_dir())).await?;

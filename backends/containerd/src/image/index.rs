@@ -1,19 +1,15 @@
-//! The content behind image records: manifest, configuration and names, and how a query finds an image. Pure,
-//! except for reading blobs.
+//! The content behind image records: manifest, configuration and names, and how a query finds an image. Pure.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::image::{Image, ImageId};
 use switchyard_core::{Error, Result};
-use switchyard_registry::{Descriptor, Digest, ImageConfig, Manifest, Platforms, Reference, total_bytes};
+use switchyard_registry::{Descriptor, Digest, ImageConfig, Reference};
 
-use super::content;
 use super::holders::Holders;
-use crate::client::Client;
 
 /// An image's content. It never changes for a given target digest.
 #[derive(Debug, Clone)]
@@ -42,6 +38,24 @@ impl ImageInfo {
     }
 }
 
+/// The image records of containerd.
+#[derive(Debug, Default)]
+pub(super) struct ImageRecords {
+    /// Those of images for this platform.
+    pub(super) usable: Vec<ImageRecord>,
+    /// Those whose content is damaged.
+    pub(super) damaged: Vec<DamagedRecord>,
+}
+
+/// An image record of containerd whose content is damaged, so that nobody can use the image.
+#[derive(Debug, Clone)]
+pub(super) struct DamagedRecord {
+    pub(super) name: String,
+    pub(super) target: Digest,
+    /// What is wrong with it.
+    pub(super) fault: Error,
+}
+
 /// An image record of containerd, with the content of its target.
 #[derive(Debug, Clone)]
 pub(crate) struct ImageRecord {
@@ -55,118 +69,6 @@ pub(crate) struct ImageRecord {
     pub(crate) released: bool,
     /// When the record was made; `None` if containerd does not tell.
     pub(crate) stored_at: Option<SystemTime>,
-}
-
-/// The limit on the documents of all cached images together, in bytes: enough for about two thousand common
-/// images.
-const CACHE_BYTES: u64 = 16 << 20;
-
-/// A cache of images' content, by target digest. It needs no invalidation: the content of a digest never
-/// changes.
-#[derive(Debug, Default)]
-pub(crate) struct InfoCache {
-    infos: Mutex<CachedInfos>,
-}
-
-#[derive(Debug, Default)]
-struct CachedInfos {
-    by_target: HashMap<Digest, Arc<ImageInfo>>,
-    /// Size of the documents of all cached images.
-    bytes: u64,
-}
-
-// === impl CachedInfos ===
-
-impl CachedInfos {
-    /// Caches an image. Over the limit the largest images are evicted, and read again each time: they are
-    /// few, and this way no image evicts one that is smaller than itself.
-    fn insert(&mut self, target: &Digest, info: &Arc<ImageInfo>) {
-        if self.by_target.insert(target.clone(), Arc::clone(info)).is_some() {
-            return;
-        }
-        self.bytes = self.bytes.saturating_add(info.document_bytes());
-        while self.bytes > CACHE_BYTES {
-            let largest = self.by_target.iter().max_by_key(|(_, info)| info.document_bytes());
-            let Some(largest) = largest.map(|(target, _)| target.clone()) else { break };
-            self.remove(&largest);
-        }
-    }
-
-    fn remove(&mut self, target: &Digest) {
-        if let Some(info) = self.by_target.remove(target) {
-            self.bytes = self.bytes.saturating_sub(info.document_bytes());
-        }
-    }
-}
-
-// === impl InfoCache ===
-
-impl InfoCache {
-    fn infos(&self) -> MutexGuard<'_, CachedInfos> {
-        self.infos.lock()
-    }
-
-    pub(crate) fn get(&self, target: &Digest) -> Option<Arc<ImageInfo>> {
-        self.infos().by_target.get(target).cloned()
-    }
-
-    /// Evicts all images but these.
-    pub(crate) fn retain(&self, targets: &BTreeSet<Digest>) {
-        let mut infos = self.infos();
-        infos.by_target.retain(|target, _| targets.contains(target));
-        infos.bytes = infos.by_target.values().fold(0, |sum, info| sum.saturating_add(info.document_bytes()));
-    }
-
-    /// The content of an image: cached, or read from the content store.
-    ///
-    /// # Errors
-    /// `NotFound` if a part is not in the content store; `InvalidArgument` if it is not an image for this
-    /// platform.
-    pub(crate) async fn load(&self, client: &Client, target: &Digest) -> Result<Arc<ImageInfo>> {
-        if let Some(info) = self.get(target) {
-            return Ok(info);
-        }
-        let info = Arc::new(read_info(client, target).await?);
-        self.infos().insert(target, &info);
-        Ok(info)
-    }
-}
-
-/// How deep image indexes may nest.
-const MAX_DEPTH: usize = 4;
-
-async fn read_info(client: &Client, target: &Digest) -> Result<ImageInfo> {
-    let mut digest = target.clone();
-    for _ in 0..MAX_DEPTH {
-        let bytes = content::read(client, &digest).await?;
-        let (_, manifest) =
-            Manifest::parse(&digest.to_string(), None, &bytes).map_err(super::shared_types::from_registry)?;
-        match manifest {
-            Manifest::Index(index) => {
-                let entry = index
-                    .select(&digest.to_string(), &Platforms::of_this_machine())
-                    .map_err(super::shared_types::from_registry)?;
-                digest = entry.digest.clone();
-            }
-            Manifest::Image(image) => {
-                let config = content::read(client, &image.config.digest).await?;
-                let manifest_bytes = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-                return Ok(ImageInfo {
-                    id: ImageId::new(image.config.digest.to_string()),
-                    config: ImageConfig::parse(&digest.to_string(), &config)
-                        .map_err(super::shared_types::from_registry)?,
-                    config_digest: image.config.digest,
-                    config_bytes: u64::try_from(config.len()).unwrap_or(u64::MAX),
-                    manifest_bytes,
-                    size_bytes: total_bytes(&image.layers)
-                        .saturating_add(image.config.size)
-                        .saturating_add(manifest_bytes),
-                    layers: image.layers,
-                });
-            }
-        }
-    }
-    Err(Error::invalid(target, format!("indexes nest deeper than {MAX_DEPTH}")))
 }
 
 /// The images of these records, one for each id; several records may name the same image.
@@ -267,6 +169,15 @@ pub(crate) fn find<'a>(records: &'a [ImageRecord], query: &str) -> Result<Option
         ));
     }
     Ok(ids.into_values().next())
+}
+
+/// A damaged record that a query names: by name, by digest, or by the digest of its target.
+pub(super) fn find_damaged<'r>(records: &'r [DamagedRecord], query: &str) -> Option<&'r DamagedRecord> {
+    let reference = query.parse::<Reference>().ok();
+    let name = reference.as_ref().map(ToString::to_string);
+    records.iter().find(|record| {
+        record.name == query || Some(&record.name) == name.as_ref() || record.target.to_string() == query
+    })
 }
 
 #[cfg(test)]

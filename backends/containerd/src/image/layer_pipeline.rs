@@ -13,6 +13,7 @@
 //! does not bypass the access control of a registry: a pull asks only for layers in a manifest that the
 //! registry has given to that pull, and content that the content store has is available to all by its digest.
 
+use std::fs::File;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,6 +27,7 @@ use switchyard_registry::{Descriptor, Digest, Pull};
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::blob::{self, BlobRepairs, LayerCheck};
 use super::content::{self, Labels, add_labels};
 use super::layer_sync::{LayerSync, UnpackedSnapshots};
 use super::lease::Lease;
@@ -43,12 +45,18 @@ pub(crate) struct InflightLayers {
     downloads: Singleflight<Digest, LayerOutcome>,
     snapshots: Singleflight<(String, String), LayerOutcome>,
     counters: ByteCounters,
+    repairs: BlobRepairs,
 }
 
 impl InflightLayers {
     /// The counters of downloaded bytes.
     pub(crate) const fn counters(&self) -> &ByteCounters {
         &self.counters
+    }
+
+    /// The checks and replacements of blobs.
+    pub(crate) const fn repairs(&self) -> &BlobRepairs {
+        &self.repairs
     }
 }
 
@@ -103,6 +111,21 @@ pub(crate) struct Downloads {
     pub(crate) labels: Labels,
 }
 
+/// Where the content of layers comes from.
+pub(crate) enum LayerSource {
+    /// A registry, from which they are downloaded.
+    Registry(Downloads),
+    /// A file, from which they were written already: each begins at one of the offsets.
+    Archive {
+        /// The file.
+        file: Arc<File>,
+        /// The offset of each layer.
+        offsets: Vec<u64>,
+    },
+    /// The content store has them.
+    Stored,
+}
+
 /// The downloading and unpacking of one image's layers.
 pub(crate) struct LayerPipeline {
     plan: UnpackPlan,
@@ -111,6 +134,7 @@ pub(crate) struct LayerPipeline {
     /// Makes its calls under `lease`.
     client: Client,
     lease: Arc<Lease>,
+    source: LayerSource,
     /// Leases of other pulls, which protect results that this image builds on.
     joined_leases: Mutex<Vec<Arc<Lease>>>,
     /// The result of each layer's download.
@@ -126,7 +150,12 @@ type DownloadNotifier = oneshot::Sender<Result<(), LayerFailure>>;
 impl LayerPipeline {
     /// # Errors
     /// `InvalidArgument` if the image's configuration and manifest differ in the number of layers.
-    pub(crate) fn new(plan: UnpackPlan, inflight: &Arc<InflightLayers>, lease: Lease) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        plan: UnpackPlan,
+        inflight: &Arc<InflightLayers>,
+        lease: Lease,
+        source: LayerSource,
+    ) -> Result<Arc<Self>> {
         let named = plan.diff_ids.len();
         let listed = plan.layers.len();
         if named != listed {
@@ -143,6 +172,7 @@ impl LayerPipeline {
             inflight: Arc::clone(inflight),
             client: lease.client()?,
             lease: Arc::new(lease),
+            source,
             joined_leases: Mutex::default(),
             downloaded,
             download_notifiers: Mutex::new(download_notifiers),
@@ -150,17 +180,22 @@ impl LayerPipeline {
         }))
     }
 
-    /// Downloads and unpacks all layers; without `downloads` they are in the content store already. Blobs and
-    /// snapshots that exist are used as they are. Cancel-safe: work is dropped unless another pull has joined
-    /// it.
-    pub(crate) async fn download_and_unpack(self: &Arc<Self>, downloads: Option<&Downloads>) -> Result<()> {
+    /// Downloads and unpacks all layers. Blobs that exist are used as they are, unless they turn out to be
+    /// damaged; so are snapshots, unless a power cut may have emptied them. Cancel-safe: work is dropped unless
+    /// another pull has joined it.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if a layer is damaged and there is nothing to replace it from, or if a snapshot
+    /// that a power cut may have emptied cannot be removed.
+    pub(crate) async fn download_and_unpack(self: &Arc<Self>) -> Result<()> {
+        self.plan.layer_sync.clear_chain(&self.plan.snapshotter, &self.chain).await?;
         let top = async {
             match self.chain.len().checked_sub(1) {
                 Some(top) => self.ensure_snapshot(top).await,
                 None => Ok(()),
             }
         };
-        try_join(self.download_all(downloads), top).await.map(drop)
+        try_join(self.download_all(), top).await.map(drop)
     }
 
     /// Releases the leases. To be called once an image record protects the image.
@@ -177,15 +212,18 @@ impl LayerPipeline {
         }
     }
 
-    async fn download_all(self: &Arc<Self>, downloads: Option<&Downloads>) -> Result<()> {
+    async fn download_all(self: &Arc<Self>) -> Result<()> {
         let notifiers = std::mem::take(&mut *self.download_notifiers.lock());
-        let at_once = downloads.map_or(1, |downloads| downloads.at_once);
+        let at_once = match &self.source {
+            LayerSource::Registry(downloads) => downloads.at_once,
+            LayerSource::Archive { .. } | LayerSource::Stored => 1,
+        };
         stream::iter(notifiers.into_iter().enumerate())
             .map(Ok)
             .try_for_each_concurrent(at_once, async |(number, notifier)| {
-                let result = match downloads {
-                    Some(downloads) => self.download(number, downloads).await,
-                    None => Ok(()),
+                let result = match &self.source {
+                    LayerSource::Registry(downloads) => self.download(number, downloads).await,
+                    LayerSource::Archive { .. } | LayerSource::Stored => Ok(()),
                 };
                 // Nobody waits for the download if the snapshot exists already.
                 let _ = notifier.send(result.clone().map_err(LayerFailure::Failed));
@@ -195,22 +233,19 @@ impl LayerPipeline {
     }
 
     /// Downloads the layer `number`, or joins its download by another pull and adds the labels of this one.
-    async fn download(&self, number: usize, downloads: &Downloads) -> Result<()> {
+    async fn download(self: &Arc<Self>, number: usize, downloads: &Downloads) -> Result<()> {
         let layer = &self.plan.layers[number];
         let received = self.inflight.counters.of(&layer.digest);
         let start = || {
-            let client = self.client.clone();
-            let pull = downloads.pull.clone();
-            let layer = layer.clone();
+            let layers = Arc::clone(self);
             let labels = downloads.labels.clone();
-            let received = Arc::clone(&received);
             let fetched = async move {
+                let layer = &layers.plan.layers[number];
                 let describe = |span: &mut Span| {
                     span.set_with("switchyard.layer", || layer.digest.to_string());
                     span.set("switchyard.layer.bytes", i64::try_from(layer.size).unwrap_or(i64::MAX));
                 };
-                let fetch = content::fetch(&client, &pull, &layer, labels, &received);
-                Ok(traced("download_layer", describe, fetch).await?)
+                Ok(traced("download_layer", describe, layers.fetch(number, labels)).await?)
             };
             fetched.boxed()
         };
@@ -219,7 +254,64 @@ impl LayerPipeline {
         if !own {
             add_labels(&self.client, &layer.digest, downloads.labels.clone()).await?;
         }
+        if self.inflight.repairs.has_damaged(std::slice::from_ref(layer)) {
+            self.repair(number, self.inflight.repairs.replaced()).await?;
+        }
         Ok(())
+    }
+
+    /// Writes the layer `number` into the content store from where it comes.
+    async fn fetch(&self, number: usize, labels: Labels) -> Result<()> {
+        let layer = &self.plan.layers[number];
+        match &self.source {
+            LayerSource::Registry(downloads) => {
+                let received = self.inflight.counters.of(&layer.digest);
+                content::fetch(&self.client, &downloads.pull, layer, labels, &received).await
+            }
+            LayerSource::Archive { file, offsets } => {
+                content::write_from_file(&self.client, file, offsets[number], layer, labels).await
+            }
+            LayerSource::Stored => Ok(()),
+        }
+    }
+
+    /// Replaces the layer `number` if it is damaged. Returns whether it was, also by another pull since `seen`.
+    async fn repair(&self, number: usize, seen: u64) -> Result<bool> {
+        let repairs = &self.inflight.repairs;
+        let digest = &self.plan.layers[number].digest;
+        match repairs.check_layer(&self.client, digest, seen).await? {
+            LayerCheck::Intact { replaced } => Ok(replaced),
+            LayerCheck::Damaged { turn: _turn, fault } => {
+                if matches!(self.source, LayerSource::Stored) {
+                    return Err(repairs.mark_damaged(digest, fault));
+                }
+                tracing::warn!(%digest, error = fault.report(), "a layer is damaged in containerd's content store: replacing it");
+                let labels = blob::drop_blob(&self.client, self.lease.leases(), digest).await?;
+                self.fetch(number, labels).await?;
+                repairs.mark_replaced(digest);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Decides whether an unpacking of the layer `number` that has failed is to be tried once more: if the
+    /// layer was damaged and has been replaced.
+    ///
+    /// # Errors
+    /// The error of the unpacking if it was not, or that of the replacement.
+    async fn repair_after(&self, error: Error, number: usize, seen: u64) -> Result<()> {
+        if blob::may_be_damage(&error) && self.repair(number, seen).await? { Ok(()) } else { Err(error) }
+    }
+
+    async fn unpack_on(&self, parent: &str, number: usize, target: &UnpackTarget) -> Result<()> {
+        let seen = self.inflight.repairs.replaced();
+        match target.unpack_on(parent).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.repair_after(error, number, seen).await?;
+                target.unpack_on(parent).await
+            }
+        }
     }
 
     /// Waits until a layer is in the content store.
@@ -253,18 +345,19 @@ impl LayerPipeline {
         }
         let Some(below) = number.checked_sub(1) else {
             self.wait_downloaded(number).await?;
-            return Ok(target.unpack_on("").await?);
+            return Ok(self.unpack_on("", number, &target).await?);
         };
         let parent = async { self.ensure_snapshot(below).await.map_err(LayerFailure::from) };
+        let below = &self.chain[below];
         if !self.plan.rebase {
             parent.await?;
             self.wait_downloaded(number).await?;
-            return Ok(target.unpack_on(&self.chain[below]).await?);
+            return Ok(self.unpack_on(below, number, &target).await?);
         }
         let (detached, ()) = try_join(self.unpack_detached(number, &target), parent).await?;
         match detached {
-            Some(extract) => Ok(target.commit_rebased(extract, &self.chain[below]).await?),
-            None => Ok(target.unpack_on(&self.chain[below]).await?),
+            Some(extract) => Ok(target.commit_rebased(extract, below).await?),
+            None => Ok(self.unpack_on(below, number, &target).await?),
         }
     }
 
@@ -275,7 +368,14 @@ impl LayerPipeline {
     ) -> Result<Option<ActiveSnapshot>, LayerFailure> {
         self.wait_downloaded(number).await?;
         let _permit = self.unpacking.acquire().await;
-        Ok(target.unpack_detached().await?)
+        let seen = self.inflight.repairs.replaced();
+        match target.unpack_detached().await {
+            Ok(detached) => Ok(detached),
+            Err(error) => {
+                self.repair_after(error, number, seen).await?;
+                Ok(target.unpack_detached().await?)
+            }
+        }
     }
 
     /// Joins the work in flight for `key`, or starts it. Returns whether the result is from this pull's own
@@ -340,3 +440,6 @@ fn download_channel() -> (DownloadNotifier, DownloadResult) {
     let (notifier, result) = oneshot::channel();
     (notifier, async move { result.await.unwrap_or(Err(LayerFailure::Abandoned)) }.boxed().shared())
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use containerd_client::services::v1 as api;
 use futures::future::BoxFuture;
 use switchyard_core::Result;
+use switchyard_steps::{Step, reach};
 use tokio_util::task::TaskTracker;
 
 use crate::base::random::fill_random;
 use crate::cleanup::{Cleanup, CleanupQueue};
-use crate::client::{Client, QUICK, call, ignore_not_found};
+use crate::client::{COLLECTION, Client, QUICK, call, ignore_not_found};
 
 /// The prefix of the ids of this gateway's leases. Recovery finds the leases of killed predecessors by it.
 pub(crate) fn prefix(client: &Client) -> String {
@@ -62,6 +63,18 @@ impl Leases {
         Ok(lease)
     }
 
+    /// Has containerd collect garbage, and waits for it: what no image and no lease refers to is gone
+    /// afterwards. containerd does that at the deletion of a lease.
+    pub(crate) async fn collect_garbage(&self) -> Result<()> {
+        let mut lease = self.create("collect").await?;
+        reach(Step::CollectionLeased);
+        let id = lease.id.clone().unwrap_or_default();
+        let request = api::DeleteRequest { id, sync: true };
+        ignore_not_found(call("collect garbage", COLLECTION, self.client.leases().delete(request)).await)?;
+        lease.id = None;
+        Ok(())
+    }
+
     /// Deletes a lease, or puts it on the cleanup queue.
     async fn delete_or_queue(&self, id: String) {
         if let Err(error) = delete(&self.client, &id).await {
@@ -74,6 +87,11 @@ impl Leases {
 // === impl Lease ===
 
 impl Lease {
+    /// Where it was created.
+    pub(crate) const fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
     /// A client that makes its calls under this lease.
     pub(crate) fn client(&self) -> Result<Client> {
         self.leases.client.leased(self.id.as_deref().unwrap_or_default())

@@ -15,7 +15,7 @@ use switchyard_steps::{Step, reach};
 use tokio_util::sync::CancellationToken;
 
 use super::content::{self, Labels};
-use super::layer_pipeline::{LayerPipeline, UnpackPlan};
+use super::layer_pipeline::{LayerPipeline, LayerSource, UnpackPlan};
 use super::unpack::chain_ids;
 use super::{ContainerdImageStore, name};
 use crate::client::Client;
@@ -71,53 +71,60 @@ impl ContainerdImageStore {
         reach(Step::PullLeased);
         let client = lease.client()?;
         for layer in &image.layers {
-            content::write_from_file(&client, &image.file, layer.at, &layer.descriptor).await?;
+            content::write_from_file(&client, &image.file, layer.at, &layer.descriptor, Labels::new())
+                .await?;
         }
-        let manifest = write_documents(&client, &image.config, &plan).await?;
-        let layers = LayerPipeline::new(plan, self.pulls.inflight_layers(), lease)?;
-        layers.download_and_unpack(None).await?;
+        let manifest = self.write_documents(&client, &image.config, &plan).await?;
+        let offsets = image.layers.iter().map(|layer| layer.at).collect();
+        let source = LayerSource::Archive { file: Arc::clone(&image.file), offsets };
+        let layers = LayerPipeline::new(plan, self.pulls.inflight_layers(), lease, source)?;
+        layers.download_and_unpack().await?;
+        self.infos.check_damaged_again();
         // If another owner has loaded the same image before, the two share the record.
-        name::assign(
-            &client,
-            &format!("{LOADED_NAME_PREFIX}@{}", manifest.digest),
-            &manifest,
-            (owner, Right::Private),
-        )
-        .await?;
-        let info = self.infos.load(&self.client, &manifest.digest).await?;
+        // Before it is named: as soon as it has a name, others may remove it.
+        let info = self.infos.load(&client, &manifest.digest).await?;
+        let names = [format!("{LOADED_NAME_PREFIX}@{}", manifest.digest)];
+        name::assign(&client, &self.record_lock, &names, &manifest, (owner, Right::Private)).await?;
         layers.release().await;
         reach(Step::PullReleased);
         Ok(info.id.clone())
     }
-}
 
-/// Writes the configuration and the manifest, with the labels by which containerd's garbage collection
-/// follows references between them.
-async fn write_documents(client: &Client, config: &Bytes, plan: &UnpackPlan) -> Result<Descriptor> {
-    let blob = descriptor(CONFIG, config);
-    let mut labels = Labels::new();
-    if let Some(top) = chain_ids(&plan.diff_ids).pop() {
-        labels.insert(format!("containerd.io/gc.ref.snapshot.{}", plan.snapshotter), top);
+    /// Writes the configuration and the manifest, with the labels by which containerd's garbage collection
+    /// follows references between them.
+    async fn write_documents(
+        &self,
+        client: &Client,
+        config: &Bytes,
+        plan: &UnpackPlan,
+    ) -> Result<Descriptor> {
+        let repairs = self.pulls.inflight_layers().repairs();
+        let to = (client, &self.leases);
+        let blob = descriptor(CONFIG, config);
+        let mut labels = Labels::new();
+        if let Some(top) = chain_ids(&plan.diff_ids).pop() {
+            labels.insert(format!("containerd.io/gc.ref.snapshot.{}", plan.snapshotter), top);
+        }
+        repairs.store_document(to, "config", &blob, config.clone(), labels).await?;
+        reach(Step::ConfigWritten);
+        let listed = |blob: &Descriptor| json!({ "mediaType": blob.media_type, "digest": blob.digest.to_string(), "size": blob.size });
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": listed(&blob),
+            "layers": plan.layers.iter().map(listed).collect::<Vec<_>>(),
+        });
+        let manifest = Bytes::from(manifest.to_string());
+        let mut labels =
+            Labels::from([("containerd.io/gc.ref.content.config".to_owned(), blob.digest.to_string())]);
+        for (number, layer) in plan.layers.iter().enumerate() {
+            labels.insert(format!("containerd.io/gc.ref.content.l.{number}"), layer.digest.to_string());
+        }
+        let blob = descriptor(MANIFEST, &manifest);
+        repairs.store_document(to, "manifest", &blob, manifest, labels).await?;
+        reach(Step::ManifestWritten);
+        Ok(blob)
     }
-    content::write_small(client, "config", &blob, config.clone(), labels).await?;
-    reach(Step::ConfigWritten);
-    let listed = |blob: &Descriptor| json!({ "mediaType": blob.media_type, "digest": blob.digest.to_string(), "size": blob.size });
-    let manifest = json!({
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": listed(&blob),
-        "layers": plan.layers.iter().map(listed).collect::<Vec<_>>(),
-    });
-    let manifest = Bytes::from(manifest.to_string());
-    let mut labels =
-        Labels::from([("containerd.io/gc.ref.content.config".to_owned(), blob.digest.to_string())]);
-    for (number, layer) in plan.layers.iter().enumerate() {
-        labels.insert(format!("containerd.io/gc.ref.content.l.{number}"), layer.digest.to_string());
-    }
-    let blob = descriptor(MANIFEST, &manifest);
-    content::write_small(client, "manifest", &blob, manifest, labels).await?;
-    reach(Step::ManifestWritten);
-    Ok(blob)
 }
 
 fn descriptor(media_type: &str, bytes: &Bytes) -> Descriptor {

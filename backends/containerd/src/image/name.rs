@@ -9,12 +9,28 @@ use switchyard_registry::{Descriptor, Digest};
 use switchyard_steps::{Step, reach};
 
 use super::holders;
+use super::record_lock::RecordLock;
 use crate::client::{Client, QUICK, call};
 
-/// Creates or updates the image record `name`, with `owner` as a holder by `right`. A record that exists is
-/// moved to this content. An owner that already holds the same content with [`Right::Open`] keeps that right.
-/// Idempotent.
+/// Gives these names to an image, with `owner` as a holder by `right`: all of them under one lock, so that a
+/// removal sees either none or all. Idempotent.
 pub(super) async fn assign(
+    client: &Client,
+    lock: &RecordLock,
+    names: &[String],
+    target: &Descriptor,
+    holder: (Owner, Right),
+) -> Result<()> {
+    let _lock = lock.change(&format!("name image {}", names.first().map_or("", String::as_str))).await?;
+    for name in names {
+        assign_one(client, name, target, holder).await?;
+    }
+    Ok(())
+}
+
+/// Creates or updates the image record `name`. A record that exists is moved to this content. An owner that
+/// already holds the same content with [`Right::Open`] keeps that right.
+async fn assign_one(
     client: &Client,
     name: &str,
     target: &Descriptor,

@@ -13,13 +13,14 @@ use switchyard_core::{Error, ErrorKind, Reason, Result};
 use switchyard_registry::{self as registry, Descriptor, Digest, Platforms, Reference};
 use switchyard_steps::{Step, reach};
 
-use super::content::{self, Labels};
+use super::content::Labels;
 use super::content_disk::ContentDisk;
-use super::index::InfoCache;
-use super::layer_pipeline::{Downloads, InflightLayers, LayerPipeline, Source, UnpackPlan};
+use super::infos::InfoCache;
+use super::layer_pipeline::{Downloads, InflightLayers, LayerPipeline, LayerSource, Source, UnpackPlan};
 use super::lease::Leases;
 use super::name;
 use super::progress::{Progress, RunningPulls};
+use super::record_lock::RecordLock;
 use super::shared_types::from_registry;
 use super::singleflight::Singleflight;
 use super::unpack::chain_ids;
@@ -39,6 +40,7 @@ pub(crate) struct PullJob {
     pub(crate) registry: registry::Client,
     pub(crate) infos: Arc<InfoCache>,
     pub(crate) leases: Leases,
+    pub(crate) record_lock: RecordLock,
     pub(crate) downloads: usize,
     /// Its free space is checked before anything is downloaded; `None` if the check is switched off.
     pub(crate) content_disk: Option<Arc<ContentDisk>>,
@@ -155,13 +157,16 @@ impl PullJob {
             layer_sync: self.layer_sync.clone(),
         };
         self.progress.set_layers(&plan.layers, self.inflight_layers.counters());
-        let layers = LayerPipeline::new(plan, &self.inflight_layers, lease)?;
         let labels = Labels::from([self.origin()]);
         let downloads = Downloads { pull, at_once: self.downloads, labels };
-        step("pull_layers", layers.download_and_unpack(Some(&downloads))).await?;
+        let layers =
+            LayerPipeline::new(plan, &self.inflight_layers, lease, LayerSource::Registry(downloads))?;
+        step("pull_layers", layers.download_and_unpack()).await?;
 
+        self.infos.check_damaged_again();
+        // Before it is named: as soon as it has a name, others may remove it.
+        let info = self.infos.load(&client, &target.digest).await?;
         self.name_image(&client, &target).await?;
-        let info = self.infos.load(&self.client, &target.digest).await?;
         // From now on the image records protect everything from garbage collection.
         layers.release().await;
         reach(Step::PullReleased);
@@ -199,7 +204,9 @@ impl PullJob {
         if let Some(top) = chain_ids(diff_ids).pop() {
             labels.insert(format!("containerd.io/gc.ref.snapshot.{}", self.snapshotter), top);
         }
-        content::write_small(client, "config", &image.manifest.config, config, labels).await?;
+        let repairs = self.inflight_layers.repairs();
+        let to = (client, &self.leases);
+        repairs.store_document(to, "config", &image.manifest.config, config, labels).await?;
         reach(Step::ConfigWritten);
 
         let mut labels = Labels::from([source.clone()]);
@@ -210,7 +217,7 @@ impl PullJob {
         for (number, layer) in image.manifest.layers.iter().enumerate() {
             labels.insert(format!("containerd.io/gc.ref.content.l.{number}"), layer.digest.to_string());
         }
-        content::write_small(client, "manifest", &image.descriptor, image.bytes.clone(), labels).await?;
+        repairs.store_document(to, "manifest", &image.descriptor, image.bytes.clone(), labels).await?;
         reach(Step::ManifestWritten);
 
         let mut child = &image.descriptor;
@@ -220,7 +227,7 @@ impl PullJob {
             // the label is different for each child.
             let key = child.digest.hex().chars().take(12).collect::<String>();
             labels.insert(format!("containerd.io/gc.ref.content.m.{key}"), child.digest.to_string());
-            content::write_small(client, "index", &index.descriptor, index.bytes.clone(), labels).await?;
+            repairs.store_document(to, "index", &index.descriptor, index.bytes.clone(), labels).await?;
             reach(Step::IndexWritten);
             child = &index.descriptor;
         }
@@ -236,10 +243,7 @@ impl PullJob {
         if self.reference.digest().is_none() && !names.contains(&asked) {
             names.push(asked);
         }
-        for name in names {
-            name::assign(client, &name, target, (self.owner, self.right)).await?;
-        }
-        Ok(())
+        name::assign(client, &self.record_lock, &names, target, (self.owner, self.right)).await
     }
 }
 

@@ -15,9 +15,9 @@ use switchyard_runtime_spec::user::{self, AccountFiles, Accounts};
 use switchyard_runtime_spec::{ResolvedUser, rootfs};
 use switchyard_steps::{Step, reach};
 
+use super::snapshots;
 use crate::base::fs::{create_private_dir, io_error};
 use crate::base::mount::{mount_all, unmount_all};
-use crate::base::random::fill_random;
 use crate::client::{Client, QUICK, call, ignore_not_found};
 
 /// The prefix of the keys of view snapshots, by which those that a killed predecessor left are found.
@@ -126,9 +126,7 @@ impl ImageReader {
         top: &str,
         read: impl FnOnce(&Path) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let mut random = [0; 8];
-        fill_random(&mut random);
-        let key = format!("{}{}", view_prefix(&self.client), hex::encode(random));
+        let key = snapshots::new_key(&self.client, &view_prefix(&self.client));
         let root = crate::image::rfc3339(SystemTime::now());
         let request = snap::ViewSnapshotRequest {
             snapshotter: snapshotter.to_owned(),

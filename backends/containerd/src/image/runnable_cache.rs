@@ -9,7 +9,6 @@ use switchyard_core::id::Owner;
 use switchyard_core::{ErrorKind, Result};
 use switchyard_registry::{Digest, Reference};
 
-use super::index::ImageRecord;
 use super::shared_types::RunnableImage;
 use super::unpack;
 use crate::client::{Client, QUICK, call};
@@ -46,9 +45,19 @@ impl Drop for InvalidationGuard<'_> {
 /// The key of an entry: reference, snapshotter, and owner, because not every owner may use every image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct RunnableKey {
-    reference: String,
-    snapshotter: String,
-    owner: Owner,
+    pub(super) reference: String,
+    pub(super) snapshotter: String,
+    pub(super) owner: Owner,
+}
+
+/// An image as it was found in its records.
+#[derive(Debug)]
+pub(super) struct FoundRunnable {
+    pub(super) runnable: RunnableImage,
+    /// The target of the record.
+    pub(super) target: Digest,
+    /// What [`RunnableCache::generation`] was before the records were read.
+    pub(super) generation: u64,
 }
 
 impl RunnableKey {
@@ -71,32 +80,26 @@ impl RunnableCache {
 
     /// Caches the image that a reference was resolved to. Not if the reference is the beginning of an id,
     /// which may become ambiguous; not if the documents of the image are large; and not if the cache was
-    /// invalidated since `generation` was read: then the owner's right to the image may have been read before
+    /// invalidated since the records were read: then the owner's right to the image may have been read before
     /// it was removed.
-    pub(super) fn insert(
-        &self,
-        key: RunnableKey,
-        record: &ImageRecord,
-        runnable: &RunnableImage,
-        generation: u64,
-    ) {
+    pub(super) fn insert(&self, key: RunnableKey, found: &FoundRunnable) {
+        let FoundRunnable { runnable, target, generation } = found;
         let reference = key.reference.as_str();
         let name = reference.parse::<Reference>().map(|reference| reference.to_string());
-        let exact = reference == record.name
-            || reference == record.info.id.as_str()
-            || name.is_ok_and(|name| name == record.name);
+        let exact = reference == runnable.name
+            || reference == runnable.info.id.as_str()
+            || name.is_ok_and(|name| name == runnable.name);
         if !exact || runnable.info.document_bytes() > MAX_DOCUMENT_BYTES {
             return;
         }
         let mut state = self.lock();
-        if state.generation != generation {
+        if state.generation != *generation {
             return;
         }
         if state.by_key.len() >= MAX_ENTRIES {
             state.by_key.clear();
         }
-        let entry = CachedImage { target: record.target.clone(), runnable: runnable.clone() };
-        state.by_key.insert(key, entry);
+        state.by_key.insert(key, CachedImage { target: target.clone(), runnable: runnable.clone() });
     }
 
     /// Invalidates the cache now, and again when the guard is dropped.
@@ -154,41 +157,49 @@ impl RunnableCache {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::ImageInfo;
     use super::super::index::tests::named;
     use super::*;
+
+    fn found(info: &Arc<ImageInfo>, generation: u64) -> FoundRunnable {
+        let record = named("docker.io/library/busybox:latest", 'a', 'b');
+        let runnable = RunnableImage {
+            info: Arc::clone(info),
+            image_ref: String::new(),
+            name: record.name.clone(),
+            top: None,
+        };
+        FoundRunnable { runnable, target: record.target, generation }
+    }
+
+    fn insert(cache: &RunnableCache, snapshotter: &str, found: &FoundRunnable) -> usize {
+        let key = RunnableKey::new(&found.runnable.name, snapshotter, Owner::Kubernetes);
+        cache.insert(key, found);
+        cache.lock().by_key.len()
+    }
 
     #[test]
     fn what_is_remembered_is_bounded_in_number_and_in_bytes() {
         let cache = RunnableCache::default();
-        let small = named("docker.io/library/busybox:latest", 'a', 'b');
-        let info = std::sync::Arc::unwrap_or_clone(small.info.clone());
-        let large = super::super::ImageInfo { config_bytes: MAX_DOCUMENT_BYTES + 1, ..info };
-        let large = ImageRecord { info: std::sync::Arc::new(large), ..small.clone() };
-        let insert = |record: &ImageRecord, snapshotter: &str| {
-            let info = std::sync::Arc::clone(&record.info);
-            let runnable =
-                RunnableImage { info, image_ref: String::new(), name: record.name.clone(), top: None };
-            let key = RunnableKey::new(&record.name, snapshotter, Owner::Kubernetes);
-            cache.insert(key, record, &runnable, cache.generation());
-            cache.lock().by_key.len()
-        };
-        assert_eq!(insert(&large, "overlayfs"), 0);
+        let small = named("docker.io/library/busybox:latest", 'a', 'b').info;
+        let large = Arc::new(ImageInfo {
+            config_bytes: MAX_DOCUMENT_BYTES + 1,
+            ..Arc::unwrap_or_clone(small.clone())
+        });
+        assert_eq!(insert(&cache, "overlayfs", &found(&large, cache.generation())), 0);
         for number in 0..3 * MAX_ENTRIES {
-            assert!(insert(&small, &number.to_string()) <= MAX_ENTRIES);
+            let found = found(&small, cache.generation());
+            assert!(insert(&cache, &number.to_string(), &found) <= MAX_ENTRIES);
         }
     }
 
     #[test]
     fn what_was_read_before_somebody_let_go_is_not_remembered_after_it() {
         let cache = RunnableCache::default();
-        let record = named("docker.io/library/busybox:latest", 'a', 'b');
-        let info = std::sync::Arc::clone(&record.info);
-        let runnable = RunnableImage { info, image_ref: String::new(), name: record.name.clone(), top: None };
-        let insert = |generation| {
-            let key = RunnableKey::new(&record.name, "overlayfs", Owner::Kubernetes);
-            cache.insert(key, &record, &runnable, generation);
-            cache.lock().by_key.len()
-        };
+        let info = named("docker.io/library/busybox:latest", 'a', 'b').info;
+        let insert = |generation| insert(&cache, "overlayfs", &found(&info, generation));
         let before = cache.generation();
         assert_eq!(insert(before), 1);
         let guard = cache.invalidate_around();

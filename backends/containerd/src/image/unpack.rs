@@ -17,7 +17,7 @@ use switchyard_steps::{Step, reach};
 use super::content::add_labels;
 use super::detached::DetachedLayer;
 use super::layer_sync::UnpackedSnapshots;
-use crate::base::random::fill_random;
+use super::snapshots;
 use crate::client::{Client, QUICK, UNPACK, call, ignore_not_found};
 
 /// The prefix of the keys of active snapshots that layers are unpacked into. Recovery finds those of killed
@@ -44,12 +44,7 @@ pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<String> {
 
 /// Whether a snapshot of this name exists.
 pub(crate) async fn exists(client: &Client, snapshotter: &str, name: &str) -> Result<bool> {
-    let request = snap::StatSnapshotRequest { snapshotter: snapshotter.to_owned(), key: name.to_owned() };
-    match call(&format!("look up snapshot {name}"), QUICK, client.snapshots().stat(request)).await {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
+    Ok(snapshots::stat(client, snapshotter, name).await?.is_some())
 }
 
 /// A snapshot to be created from a layer.
@@ -116,9 +111,8 @@ impl UnpackTarget {
     /// Prepares an active snapshot. `None` if the committed snapshot exists already, as it does with a
     /// snapshotter that fetches layers by itself.
     async fn prepare(&self, parent: &str) -> Result<Option<ActiveSnapshot>> {
-        let mut random = [0; 8];
-        fill_random(&mut random);
-        let key = format!("{}{} {}", extract_prefix(&self.client), hex::encode(random), self.name);
+        let key =
+            format!("{} {}", snapshots::new_key(&self.client, &extract_prefix(&self.client)), self.name);
         let request = snap::PrepareSnapshotRequest {
             snapshotter: self.snapshotter.clone(),
             key: key.clone(),
@@ -180,7 +174,10 @@ impl UnpackTarget {
             labels: self.unpacked.labels().into_iter().collect(),
         };
         let what = format!("commit snapshot {}", self.name);
-        match call(&what, QUICK, self.client.snapshot_commits().commit(request)).await {
+        let turn = self.unpacked.lock(&self.name).await;
+        let committed = call(&what, QUICK, self.client.snapshot_commits().commit(request)).await;
+        drop(turn);
+        match committed {
             Ok(_) => self.unpacked.add(&self.name, &extract.mounts),
             Err(error) => {
                 self.discard(&extract).await;

@@ -3,16 +3,21 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
+use futures::future::try_join_all;
 use parking_lot::Mutex;
-use switchyard_core::Result;
 use switchyard_core::stats::DiskUsage;
+use switchyard_core::{Error, Result};
+use tokio::time::Instant;
 
 use super::content::next_message;
+use super::content_disk;
 use super::shared_types::{Snapshotters, USAGE_AGE};
+use super::snapshots::AwaySnapshotters;
+use crate::base::error::is_unanswered;
 use crate::client::{Client, QUICK, call};
 
 /// The last measurement.
@@ -28,8 +33,14 @@ impl UsageCache {
     }
 
     /// Usage of each snapshotter, the default one first, at most [`USAGE_AGE`] old. The content store counts
-    /// towards the default one.
-    pub(crate) async fn read(&self, client: &Client, snapshotters: &Snapshotters) -> Result<Vec<DiskUsage>> {
+    /// towards the default one. A snapshotter that does not answer is left out; of the default one, what the
+    /// content store has is told all the same.
+    pub(crate) async fn read(
+        &self,
+        client: &Client,
+        snapshotters: &Snapshotters,
+        away: &AwaySnapshotters,
+    ) -> Result<Vec<DiskUsage>> {
         if let Some((at, usage)) = self.last.lock().clone()
             && at.elapsed() < USAGE_AGE
         {
@@ -37,18 +48,30 @@ impl UsageCache {
         }
         let content = content_bytes(client).await?;
         let roots = roots(client).await?;
-        let mut usage = Vec::new();
-        for snapshotter in default_first(snapshotters) {
-            let (mut used_bytes, inodes) = snapshots(client, snapshotter).await?;
-            if usage.is_empty() {
-                used_bytes = used_bytes.saturating_add(content);
+        let measured = default_first(snapshotters).into_iter().map(|snapshotter| async move {
+            if away.is_away(snapshotter) {
+                return Ok((snapshotter, None));
             }
-            usage.push(DiskUsage {
-                at: SystemTime::now(),
-                mountpoint: roots.get(snapshotter).cloned().unwrap_or_else(|| PathBuf::from("/")),
-                used_bytes,
-                inodes_used: Some(inodes),
-            });
+            let measured = away.ask(client, snapshotter, snapshots(client, snapshotter)).await?;
+            Ok::<_, Error>((snapshotter, measured.ok()))
+        });
+        let mut usage = Vec::new();
+        for (snapshotter, measured) in try_join_all(measured).await? {
+            let is_default = snapshotter == snapshotters.default;
+            let Some((used_bytes, inodes_used)) = (match measured {
+                Some((bytes, inodes)) => Some((bytes, Some(inodes))),
+                None if is_default => Some((0, None)),
+                None => None,
+            }) else {
+                continue;
+            };
+            let mountpoint = match roots.get(snapshotter) {
+                Some(root) => root.clone(),
+                None if is_default => content_disk::root_of(client).await?.unwrap_or_else(|| "/".into()),
+                None => "/".into(),
+            };
+            let used_bytes = used_bytes.saturating_add(if is_default { content } else { 0 });
+            usage.push(DiskUsage { at: SystemTime::now(), mountpoint, used_bytes, inodes_used });
         }
         *self.last.lock() = Some((Instant::now(), usage.clone()));
         Ok(usage)
@@ -109,10 +132,13 @@ async fn snapshots(client: &Client, snapshotter: &str) -> Result<(u64, u64)> {
                 bytes = bytes.saturating_add(u64::try_from(usage.size).unwrap_or(0));
                 inodes = inodes.saturating_add(u64::try_from(usage.inodes).unwrap_or(0));
             }
-            // Removed since it was listed.
-            Err(error) if error.kind() == switchyard_core::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+            Err(error) if is_unanswered(&error) => return Err(error),
+            // Removed since it was listed, or damaged: that says nothing about the others.
+            Err(error) => tracing::debug!(name, error = error.report(), "a snapshot cannot be measured"),
         }
     }
     Ok((bytes, inodes))
 }
+
+#[cfg(test)]
+mod tests;

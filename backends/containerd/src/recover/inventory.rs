@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::str::FromStr;
 
 use containerd_client::services::v1 as api;
-use containerd_client::services::v1::snapshots as snap;
+use futures::future::try_join_all;
 use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::{ErrorKind, Result};
+use switchyard_core::{Error, Result};
 
 use crate::client::{QUICK, call};
-use crate::image::content::next_message;
-use crate::image::layer_sync::{SnapshotInfo, UNSYNCED};
+use crate::image::snapshots::{self, SnapshotInfo};
 use crate::record::{INSTANCE, KIND, OWNER};
 use crate::recover::Recovery;
 
@@ -49,6 +48,14 @@ impl Snapshots {
                 layers.keys().filter(begins).map(|key| (snapshotter.to_owned(), key.clone()))
             })
             .collect()
+    }
+
+    /// The snapshotters that could not be listed.
+    pub(super) fn unlisted(&self) -> impl Iterator<Item = &str> {
+        self.by_name
+            .iter()
+            .filter(|(_, layers)| layers.is_none())
+            .map(|(snapshotter, _)| snapshotter.as_str())
     }
 
     /// Each snapshotter that could be listed, with all its snapshots by key.
@@ -103,41 +110,19 @@ impl Recovery {
         })
     }
 
+    /// Lists the snapshots of all these snapshotters at once. One that does not answer, or that containerd
+    /// lacks, delays nobody: what it has is dealt with when it answers ([`SnapshotterCleanup`](super::lost_layers::SnapshotterCleanup)).
+    ///
+    /// # Errors
+    /// If containerd itself does not answer.
     async fn list_snapshots(&self, snapshotters: BTreeSet<String>) -> Result<Snapshots> {
-        let mut snapshots = Snapshots::default();
-        for snapshotter in snapshotters {
-            let layers = match self.snapshot_layers(&snapshotter).await {
-                Ok(layers) => Some(layers),
-                // This containerd has no such snapshotter: nothing can be said of its snapshots, and recovery
-                // goes on with the others.
-                Err(error) if matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::NotFound) => {
-                    tracing::error!(
-                        snapshotter,
-                        error = error.report(),
-                        "containerd lacks a snapshotter that is configured or in use"
-                    );
-                    None
-                }
-                Err(error) => return Err(error),
-            };
-            snapshots.by_name.insert(snapshotter, layers);
-        }
-        Ok(snapshots)
-    }
-
-    async fn snapshot_layers(&self, snapshotter: &str) -> Result<BTreeMap<String, SnapshotInfo>> {
-        let what = format!("list snapshots of {snapshotter}");
-        let request = snap::ListSnapshotsRequest { snapshotter: snapshotter.to_owned(), filters: Vec::new() };
-        let mut stream = call(&what, QUICK, self.client.snapshots().list(request)).await?;
-        let mut layers = BTreeMap::new();
-        while let Some(message) = next_message(&what, &mut stream).await? {
-            layers.extend(message.info.into_iter().map(|mut info| {
-                let unsynced = info.labels.remove(UNSYNCED);
-                let committed = info.kind() == snap::Kind::Committed;
-                (info.name, SnapshotInfo { parent: info.parent, committed, unsynced })
-            }));
-        }
-        Ok(layers)
+        let away = self.storage.images.snapshotters();
+        let listed = snapshotters.into_iter().map(|snapshotter| async move {
+            let list = snapshots::list(&self.client, &snapshotter);
+            let listed = away.ask(&self.client, &snapshotter, list).await?;
+            Ok::<_, Error>((snapshotter, listed.ok()))
+        });
+        Ok(Snapshots { by_name: try_join_all(listed).await?.into_iter().collect() })
     }
 }
 

@@ -15,6 +15,7 @@ use switchyard_steps::{Step, reach};
 use super::decide::{SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
 use super::found::{FoundSandbox, FoundTask};
 use super::inventory::{Inventory, Snapshots};
+use super::lost_layers::SnapshotterCleanup;
 use super::outdated::OutdatedObjectCleanup;
 use super::plan::{RecoveryPlan, SandboxPresence};
 use super::process_query::ProcessStates;
@@ -90,6 +91,10 @@ impl Recovery {
         // After `recover_tasks` persisted exits: a task with a persisted exit is kept even without its
         // snapshot.
         self.remove_lost_layers(&snapshots, &plan.from_earlier_boots).await;
+        for snapshotter in snapshots.unlisted() {
+            let cleanup = SnapshotterCleanup::new(self, snapshotter, &plan.from_earlier_boots);
+            plan.cleanup.push(Box::new(cleanup));
+        }
         phases.done("layers");
         reach(Step::RecoveryTasks);
         let garbage = self.find_garbage(&snapshots, &all, bridge_holders, &mut plan).await;

@@ -67,10 +67,68 @@ async fn image_content_is_visible_only_with_access() {
     let nomad = node.gateway.scope(Owner::Nomad);
     assert_eq!(refused(nomad.image_config(&id).await), ErrorKind::NotFound);
     // Also not after its holder has released it, while the other uses it.
-    node.fake.images().remove(private, Owner::Kubernetes, true).await.unwrap();
+    node.fake.images().remove(private, Owner::Kubernetes, &|_, _| true).await.unwrap();
     for scope in [&nomad, &node.scope] {
         assert_eq!(refused(scope.image_config(&id).await), ErrorKind::NotFound);
     }
+}
+
+/// A node on which Kubernetes alone holds busybox.
+async fn with_own_busybox() -> FakeNode {
+    let node = FakeNode::over(Fake::with_busybox()).await;
+    let pull = PullRequest {
+        reference: BUSYBOX.into(),
+        credentials: Credentials::Anonymous,
+        handler: String::new(),
+        owner: Owner::Kubernetes,
+    };
+    node.scope.pull_image(&pull).await.unwrap();
+    node
+}
+
+#[tokio::test]
+async fn image_from_which_another_owner_creates_a_task_is_kept() {
+    let node = with_own_busybox().await;
+    let nomad = node.gateway.scope(Owner::Nomad);
+    let sandbox = nomad.create_sandbox(specs::sandbox(Owner::Nomad, "pod")).await.unwrap().id.to_string();
+    for name in ["before it is looked up", "before it is in the table"] {
+        let held = match name {
+            "before it is looked up" => node.fake.hold(Method::CreateTask),
+            _ => node.fake.hold_answer(Method::CreateTask),
+        };
+        let task = nomad.create_task(&sandbox, specs::task(Owner::Nomad, name, BUSYBOX, ENDLESS));
+        let removed = async {
+            held.arrived(1).await;
+            // Under another spelling than that of the task's reference.
+            node.scope.remove_image("busybox").await.unwrap();
+            held.release();
+        };
+        let (task, ()) = tokio::join!(task, removed);
+        task.unwrap_or_else(|error| panic!("{name}: {}", error.report()));
+        assert!(nomad.image(BUSYBOX).await.unwrap().is_some(), "{name}");
+    }
+    // Its own tasks do not keep an image for an owner.
+    nomad.remove_image(BUSYBOX).await.unwrap();
+    assert_eq!(nomad.image(BUSYBOX).await.unwrap(), None);
+    node.is_sound();
+}
+
+#[tokio::test]
+async fn image_removal_goes_on_without_its_caller() {
+    let node = with_own_busybox().await;
+    let held = node.fake.hold(Method::RemoveImage);
+    let mut removal = Box::pin(node.scope.remove_image(BUSYBOX));
+    assert!(futures::poll!(&mut removal).is_pending());
+    held.arrived(1).await;
+    drop(removal);
+    held.release();
+    let gone = async {
+        while node.scope.image(BUSYBOX).await.unwrap().is_some() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("it is removed");
+    node.is_sound();
 }
 
 #[tokio::test]

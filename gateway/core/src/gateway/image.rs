@@ -82,15 +82,24 @@ impl Scope {
     }
 
     /// Releases this owner's hold on an image and removes it under all names that no other owner holds,
-    /// unless another owner's tasks use it. Idempotent.
+    /// unless another owner's tasks use it or are being created from it. Idempotent. Cancel-safe: the work
+    /// continues, because a call that is given up halfway may take effect after a later pull.
     ///
     /// # Errors
     /// `Unavailable` before recovery, or if the store cannot be written.
     pub async fn remove_image(&self, reference: &str) -> Result<()> {
-        let images = self.gateway.ready()?.backend.images();
-        let Some(image) = images.get(reference).await? else { return Ok(()) };
+        self.gateway.ready()?;
         let operation = self.begin(OperationKind::RemoveImage, Subject::argument(reference));
-        operation.run(images.remove(reference, self.owner, self.used_by_others(&image.id))).await
+        let what = format!("removal of image {reference}");
+        let reference = reference.to_owned();
+        let scope = self.clone();
+        let work = operation.run(async move {
+            let in_use =
+                |image: &ImageId, is_named: &dyn Fn(&str) -> bool| scope.used_by_others(image, is_named);
+            let images = scope.gateway.shared.backend.images();
+            images.remove(&reference, scope.owner, &in_use).await
+        });
+        self.gateway.run_detached(what, work).await
     }
 
     /// Disk usage of images.
@@ -105,19 +114,24 @@ impl Scope {
     fn as_seen_by_owner(&self, image: Image) -> Image {
         let others_alone =
             !image.imported && !image.holders.is_empty() && !image.holders.contains_key(&self.owner);
-        let pinned = image.pinned || others_alone || self.used_by_others(&image.id);
+        let pinned = image.pinned || others_alone || self.used_by_others(&image.id, &|_| false);
         Image { pinned, ..image }
     }
 
-    /// Whether tasks of other owners were created from this image, or have it as a volume.
-    fn used_by_others(&self, image: &ImageId) -> bool {
-        let table = &self.gateway.shared.table;
+    /// Whether tasks of other owners were created from this image or have it as a volume, or are being created
+    /// from a reference for which `is_named` is true.
+    fn used_by_others(&self, image: &ImageId, is_named: &dyn Fn(&str) -> bool) -> bool {
+        let shared = &self.gateway.shared;
+        // First: a task that is created meanwhile is in the table before it stops being in creation.
+        if shared.images_in_creation.used_by_others(self.owner, is_named) {
+            return true;
+        }
         let uses = |details: &TaskDetails| {
             details.image_id == *image || details.volume_images.iter().any(|volume| volume == image)
         };
         Owner::ALL
             .into_iter()
             .filter(|owner| *owner != self.owner)
-            .any(|owner| table.tasks(owner).iter().any(|task| uses(&task.details)))
+            .any(|owner| shared.table.tasks(owner).iter().any(|task| uses(&task.details)))
     }
 }

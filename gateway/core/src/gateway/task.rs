@@ -337,6 +337,7 @@ async fn make_task(
     let BoundClaims { claims, fresh } =
         gateway.bind(sandbox, &spec).inspect_err(|_| gateway.release_claims(id, &[]))?;
     spec.leases.clone_from(&claims);
+    let _images = shared.images_in_creation.add(id, &spec);
     let details = match shared.backend.create_task(id, sandbox, &spec).await {
         Ok(details) => details,
         Err(error) => {

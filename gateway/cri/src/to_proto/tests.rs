@@ -235,6 +235,7 @@ fn backend() -> BackendStatus {
         runtime: Condition::True,
         network: Condition::False { reason: "NetworkPluginNotReady".into(), message: "no conf".into() },
         disk: Condition::True,
+        snapshotters: Condition::True,
         version: "containerd 1.6".into(),
         cgroup_driver: CgroupDriver::Cgroupfs,
         network_config: r#"{"name":"net","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}"#.into(),

@@ -92,32 +92,3 @@ proptest! {
         let _ = find(&records(), &query);
     }
 }
-
-/// An image whose documents have this size in bytes.
-fn of_bytes(bytes: u64) -> Arc<ImageInfo> {
-    let info = Arc::unwrap_or_clone(named("a:1", 'a', '1').info);
-    Arc::new(ImageInfo { config_bytes: bytes, manifest_bytes: 0, ..info })
-}
-
-#[test]
-fn what_is_remembered_of_images_is_bounded_in_bytes_and_the_largest_go_first() {
-    const MIB: u64 = 1 << 20;
-    let cache = InfoCache::default();
-    let insert = |name: &str, bytes| {
-        let target = Digest::sha256(name.as_bytes());
-        cache.infos().insert(&target, &of_bytes(bytes));
-        target
-    };
-    let small: Vec<Digest> = (0..1000).map(|number| insert(&format!("small{number}"), 5000)).collect();
-    let large: Vec<Digest> = (0..50).map(|number| insert(&format!("large{number}"), 4 * MIB)).collect();
-    assert!(cache.infos().bytes <= CACHE_BYTES);
-    assert!(small.iter().all(|target| cache.get(target).is_some()));
-    assert_eq!(large.iter().filter(|target| cache.get(target).is_some()).count(), 2);
-    // An image that is larger than the limit evicts no smaller one.
-    let huge = insert("huge", u64::MAX);
-    assert!(cache.get(&huge).is_none() && cache.get(&small[0]).is_some());
-    cache.retain(&BTreeSet::from([small[0].clone(), small[1].clone()]));
-    assert_eq!(cache.infos().bytes, 10_000);
-    insert("small0", 5000);
-    assert_eq!(cache.infos().bytes, 10_000, "it is there already");
-}

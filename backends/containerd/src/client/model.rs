@@ -1,0 +1,365 @@
+//! A model of containerd for tests: images, content, snapshots and leases in memory, behind real gRPC over an
+//! in-memory connection. A test can hold calls, have them refused, and damage what is stored.
+
+mod store;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use containerd_client::services::v1 as api;
+use containerd_client::services::v1::snapshots as snap;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use parking_lot::{Mutex, MutexGuard};
+use prost::Message;
+use switchyard_proto::codec::LeanCodec;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::body::Body;
+use tonic::server::Grpc;
+use tonic::transport::{Endpoint, Server, Uri};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::Client;
+pub(crate) use store::Store;
+
+/// The size of the buffer between client and model, in bytes.
+const PIPE: usize = 1 << 20;
+
+/// A containerd in memory. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct ModelContainerd {
+    shared: Arc<ModelState>,
+}
+
+#[derive(Default)]
+struct ModelState {
+    store: Mutex<Store>,
+    holds: Mutex<Vec<Hold>>,
+    refusals: Mutex<BTreeMap<String, Status>>,
+    calls: Mutex<Vec<String>>,
+}
+
+/// Calls that are held.
+struct Hold {
+    /// A part of the call.
+    part: String,
+    /// Whether they are held after they took effect.
+    answer: bool,
+    gate: Arc<Gate>,
+}
+
+/// Where held calls wait.
+#[derive(Default)]
+struct Gate {
+    open: watch::Sender<bool>,
+    arrived: watch::Sender<usize>,
+}
+
+/// Calls that are held until this is dropped.
+pub(crate) struct HeldCalls(Arc<Gate>);
+
+// === impl HeldCalls ===
+
+impl HeldCalls {
+    /// Waits until so many calls have been held.
+    pub(crate) async fn arrived(&self, calls: usize) {
+        let mut arrived = self.0.arrived.subscribe();
+        arrived.wait_for(|count| *count >= calls).await.unwrap();
+    }
+}
+
+impl Drop for HeldCalls {
+    fn drop(&mut self) {
+        self.0.open.send_replace(true);
+    }
+}
+
+// === impl ModelState ===
+
+impl ModelState {
+    /// A call begins: it waits while it is held, and may be refused.
+    async fn enter(&self, call: &str) -> Result<(), Status> {
+        self.calls.lock().push(call.to_owned());
+        self.wait(call, false).await;
+        let refusals = self.refusals.lock();
+        match refusals.iter().find(|(part, _)| call.contains(part.as_str())) {
+            Some((_, status)) => Err(status.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits while a call, or its answer, is held.
+    async fn wait(&self, call: &str, answer: bool) {
+        let gates: Vec<_> = {
+            let holds = self.holds.lock();
+            let here = holds.iter().filter(|hold| hold.answer == answer && call.contains(&hold.part));
+            here.map(|hold| Arc::clone(&hold.gate)).collect()
+        };
+        for gate in gates.into_iter().filter(|gate| !*gate.open.borrow()) {
+            gate.arrived.send_modify(|count| *count += 1);
+            // The gate is kept by this call.
+            drop(gate.open.subscribe().wait_for(|open| *open).await);
+        }
+    }
+}
+
+// === impl ModelContainerd ===
+
+impl ModelContainerd {
+    /// What is stored.
+    pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
+        self.shared.store.lock()
+    }
+
+    /// The calls so far that have this part, as `Service/Method object`.
+    pub(crate) fn calls(&self, part: &str) -> Vec<String> {
+        self.shared.calls.lock().iter().filter(|call| call.contains(part)).cloned().collect()
+    }
+
+    /// Holds calls that have this part before they take effect.
+    pub(crate) fn hold(&self, part: &str) -> HeldCalls {
+        self.hold_at(part, false)
+    }
+
+    /// Holds calls that have this part after they took effect.
+    pub(crate) fn hold_answer(&self, part: &str) -> HeldCalls {
+        self.hold_at(part, true)
+    }
+
+    fn hold_at(&self, part: &str, answer: bool) -> HeldCalls {
+        let gate = Arc::<Gate>::default();
+        self.shared.holds.lock().push(Hold { part: part.to_owned(), answer, gate: Arc::clone(&gate) });
+        HeldCalls(gate)
+    }
+
+    /// Answers calls that have this part with this status from now on; `None` for the real answer.
+    pub(crate) fn refuse(&self, part: &str, status: Option<Status>) {
+        let mut refusals = self.shared.refusals.lock();
+        match status {
+            Some(status) => drop(refusals.insert(part.to_owned(), status)),
+            None => drop(refusals.remove(part)),
+        }
+    }
+
+    /// A client with a connection of its own.
+    pub(crate) fn client(&self) -> Client {
+        let (accept, accepted) = mpsc::unbounded_channel();
+        let model = self.clone();
+        let service = tower::service_fn(move |request| {
+            let model = model.clone();
+            async move { Ok::<_, std::convert::Infallible>(model.answer(request).await) }
+        });
+        let incoming = UnboundedReceiverStream::new(accepted).map(io::Result::Ok);
+        tokio::spawn(Server::builder().serve_with_incoming(service, incoming));
+        let connector = tower::service_fn(move |_: Uri| {
+            let (ours, theirs) = tokio::io::duplex(PIPE);
+            let sent = accept.send(theirs).map_err(|_| io::Error::other("the model is gone"));
+            async move { sent.map(|()| hyper_util::rt::TokioIo::new(ours)) }
+        });
+        Client::over(Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector))
+    }
+
+    async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {
+        let path = request.uri().path().to_owned();
+        let (service, method) = path.rsplit_once('/').unwrap_or_default();
+        let service = service.rsplit('.').next().unwrap_or_default();
+        let call = format!("{service}/{method}");
+        match call.as_str() {
+            "Images/List" => self.unary(call, request, |_| String::new(), Store::list_images).await,
+            "Images/Get" => {
+                self.unary(call, request, |r: &api::GetImageRequest| r.name.clone(), Store::get_image).await
+            }
+            "Images/Create" => self.unary(call, request, store::name_of_new, Store::create_image).await,
+            "Images/Update" => self.unary(call, request, store::name_of_changed, Store::update_image).await,
+            "Images/Delete" => {
+                self.unary(call, request, |r: &api::DeleteImageRequest| r.name.clone(), Store::delete_image)
+                    .await
+            }
+            "Leases/Create" => {
+                self.unary(call, request, |r: &api::CreateRequest| r.id.clone(), Store::create_lease).await
+            }
+            "Leases/Delete" => {
+                self.unary(call, request, |r: &api::DeleteRequest| r.id.clone(), Store::delete_lease).await
+            }
+            "Content/Info" => {
+                self.unary(call, request, |r: &api::InfoRequest| r.digest.clone(), Store::blob_info).await
+            }
+            "Content/Update" => self.unary(call, request, store::digest_of_changed, Store::update_blob).await,
+            "Content/Delete" => {
+                self.unary(
+                    call,
+                    request,
+                    |r: &api::DeleteContentRequest| r.digest.clone(),
+                    Store::delete_blob,
+                )
+                .await
+            }
+            "Content/Status" => {
+                self.unary(call, request, |r: &api::StatusRequest| r.r#ref.clone(), Store::write_status).await
+            }
+            "Content/Abort" => {
+                self.unary(call, request, |r: &api::AbortRequest| r.r#ref.clone(), Store::abort_write).await
+            }
+            "Content/Read" => {
+                self.streamed(call, request, |r: &api::ReadContentRequest| r.digest.clone(), Store::read_blob)
+                    .await
+            }
+            "Content/List" => {
+                self.streamed(call, request, |_: &api::ListContentRequest| String::new(), Store::list_blobs)
+                    .await
+            }
+            "Content/Write" => self.write(request).await,
+            "Diff/Apply" => self.unary(call, request, store::digest_of_applied, Store::apply).await,
+            "Introspection/Plugins" => {
+                let none = |_: &mut Store, _: api::PluginsRequest| Ok(api::PluginsResponse::default());
+                self.unary(call, request, |_| String::new(), none).await
+            }
+            "Version/Version" => {
+                let version = |_: &mut Store, ()| Ok(api::VersionResponse::default());
+                self.unary(call, request, |()| String::new(), version).await
+            }
+            _ => self.answer_snapshots(call, request).await,
+        }
+    }
+
+    async fn answer_snapshots(&self, call: String, request: http::Request<Body>) -> http::Response<Body> {
+        match call.as_str() {
+            "Snapshots/Stat" => {
+                self.unary(call, request, |r: &snap::StatSnapshotRequest| r.key.clone(), Store::stat_snapshot)
+                    .await
+            }
+            "Snapshots/Prepare" => {
+                self.unary(
+                    call,
+                    request,
+                    |r: &snap::PrepareSnapshotRequest| r.key.clone(),
+                    Store::prepare_snapshot,
+                )
+                .await
+            }
+            "Snapshots/Commit" => {
+                self.unary(call, request, |r: &store::Commit| r.name.clone(), Store::commit_snapshot).await
+            }
+            "Snapshots/Remove" => {
+                self.unary(
+                    call,
+                    request,
+                    |r: &snap::RemoveSnapshotRequest| r.key.clone(),
+                    Store::remove_snapshot,
+                )
+                .await
+            }
+            "Snapshots/Update" => {
+                self.unary(call, request, store::name_of_relabelled, Store::update_snapshot).await
+            }
+            "Snapshots/Usage" => {
+                self.unary(call, request, |r: &snap::UsageRequest| r.key.clone(), Store::snapshot_usage).await
+            }
+            "Snapshots/List" => {
+                let snapshotter = |r: &snap::ListSnapshotsRequest| r.snapshotter.clone();
+                self.streamed(call, request, snapshotter, Store::list_snapshots).await
+            }
+            _ => Status::unimplemented(call).into_http(),
+        }
+    }
+
+    async fn unary<Q, A>(
+        &self,
+        call: String,
+        request: http::Request<Body>,
+        object: fn(&Q) -> String,
+        effect: fn(&mut Store, Q) -> Result<A, Status>,
+    ) -> http::Response<Body>
+    where
+        Q: Message + Default + 'static,
+        A: Message + 'static,
+    {
+        let shared = Arc::clone(&self.shared);
+        let service = tower::service_fn(move |request: Request<Q>| {
+            let shared = Arc::clone(&shared);
+            let message = request.into_inner();
+            let call = format!("{call} {}", object(&message));
+            async move {
+                shared.enter(&call).await?;
+                let answer = effect(&mut shared.store.lock(), message);
+                shared.wait(&call, true).await;
+                answer.map(Response::new)
+            }
+        });
+        Grpc::new(LeanCodec::<A, Q>::default()).unary(service, request).await
+    }
+
+    async fn streamed<Q, A>(
+        &self,
+        call: String,
+        request: http::Request<Body>,
+        object: fn(&Q) -> String,
+        effect: fn(&mut Store, Q) -> Result<A, Status>,
+    ) -> http::Response<Body>
+    where
+        Q: Message + Default + 'static,
+        A: Message + 'static,
+    {
+        let shared = Arc::clone(&self.shared);
+        let service = tower::service_fn(move |request: Request<Q>| {
+            let shared = Arc::clone(&shared);
+            let message = request.into_inner();
+            let call = format!("{call} {}", object(&message));
+            async move {
+                shared.enter(&call).await?;
+                let answer = effect(&mut shared.store.lock(), message)?;
+                Ok::<_, Status>(Response::new(tokio_stream::once(Ok::<_, Status>(answer))))
+            }
+        });
+        Grpc::new(LeanCodec::<A, Q>::default()).server_streaming(service, request).await
+    }
+
+    /// A write is locked by its stream. A commit that has begun goes on without its client, as containerd's
+    /// does.
+    async fn write(&self, request: http::Request<Body>) -> http::Response<Body> {
+        type Answers = BoxStream<'static, Result<store::Written, Status>>;
+        let shared = Arc::clone(&self.shared);
+        let service = tower::service_fn(move |request: Request<Streaming<store::Write>>| {
+            let shared = Arc::clone(&shared);
+            async move {
+                let (answer, answers) = mpsc::unbounded_channel();
+                tokio::spawn(write_all(shared, request.into_inner(), answer));
+                Ok::<_, Status>(Response::new(UnboundedReceiverStream::new(answers).boxed() as Answers))
+            }
+        });
+        Grpc::new(LeanCodec::<store::Written, store::Write>::default()).streaming(service, request).await
+    }
+}
+
+/// Serves one stream of a write.
+async fn write_all(
+    shared: Arc<ModelState>,
+    mut messages: Streaming<store::Write>,
+    answer: mpsc::UnboundedSender<Result<store::Written, Status>>,
+) {
+    let mut name = String::new();
+    while let Some(Ok(message)) = messages.next().await {
+        let opened = if name.is_empty() {
+            name.clone_from(&message.r#ref);
+            shared.store.lock().open_write(&message)
+        } else {
+            Ok(())
+        };
+        let call = format!("Content/Write {} {name}", message.action().as_str_name());
+        let written = match opened {
+            Ok(()) => shared.enter(&call).await.and_then(|()| shared.store.lock().write(&name, message)),
+            Err(status) => {
+                // The lock is another stream's.
+                drop(answer.send(Err(status)));
+                return;
+            }
+        };
+        let failed = written.is_err();
+        if answer.send(written).is_err() || failed {
+            break;
+        }
+    }
+    shared.store.lock().unlock_write(&name);
+}

@@ -1,0 +1,242 @@
+//! Lost layers: those that were not synced before a power cut. They are removed with all snapshots on top of
+//! them, when the daemon starts and, if that failed, when an image needs them; until then nothing uses them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use containerd_client::services::v1::snapshots as snap;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use switchyard_core::{Error, Result};
+use switchyard_steps::{Step, reach};
+
+use super::layer_sync::{LayerSync, UNSYNCED};
+use super::reader::view_prefix;
+use super::snapshots::{self, SnapshotInfo};
+use super::unpack::extract_prefix;
+use crate::client::{QUICK, call, ignore_not_found};
+
+/// How many snapshots of an image are looked up at the same time.
+const LOOK_UPS: usize = 8;
+
+/// Snapshots whose files a power cut may have lost.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct LostLayers {
+    /// Layers to remove, with all snapshots on top of them; children come before their parents.
+    removable: Vec<String>,
+    /// Layers to keep, because a snapshot on top of them may be in use.
+    in_use: Vec<String>,
+}
+
+/// What containerd has of the snapshots of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ChainState {
+    /// All of them.
+    Whole,
+    /// Some are missing.
+    Incomplete,
+    /// This one may lack files.
+    Lost(String),
+}
+
+// === impl LayerSync ===
+
+impl LayerSync {
+    /// What a snapshotter has of an image with these snapshots, from the lowest to the highest.
+    pub(crate) async fn chain_state(&self, snapshotter: &str, chain: &[String]) -> Result<ChainState> {
+        let looked_up = stream::iter(chain.iter().cloned().map(|name| async move {
+            let found = snapshots::stat(&self.client, snapshotter, &name).await?;
+            Ok::<_, Error>(match found {
+                None => ChainState::Incomplete,
+                Some(info) if is_lost(info.labels.get(UNSYNCED), &self.boot) => ChainState::Lost(name),
+                Some(_) => ChainState::Whole,
+            })
+        }));
+        let states: Vec<ChainState> = looked_up.buffered(LOOK_UPS).try_collect().await?;
+        let worst = |is_it: fn(&ChainState) -> bool| states.iter().find(|state| is_it(state)).cloned();
+        let lost = worst(|state| matches!(state, ChainState::Lost(_)));
+        let missing = || worst(|state| *state == ChainState::Incomplete);
+        Ok(lost.or_else(missing).unwrap_or(ChainState::Whole))
+    }
+
+    /// Removes what a power cut may have emptied of the snapshots of an image, before the image is unpacked.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if that is not possible.
+    pub(crate) async fn clear_chain(&self, snapshotter: &str, chain: &[String]) -> Result<()> {
+        let ChainState::Lost(_) = self.chain_state(snapshotter, chain).await? else { return Ok(()) };
+        let kept = {
+            let ended = self.ended.lock().await;
+            let layers = snapshots::list(&self.client, snapshotter).await?;
+            self.remove_lost(snapshotter, &layers, &ended, &|| ()).await
+        };
+        let ChainState::Lost(name) = self.chain_state(snapshotter, chain).await? else { return Ok(()) };
+        let why = kept.get(&name).cloned().unwrap_or_else(|| "a layer below it is kept".to_owned());
+        Err(Error::failed_precondition(format!(
+            "snapshot {name} of the image may lack files since a power cut, and cannot be removed from {snapshotter}: {why}"
+        )))
+    }
+
+    /// Removes the lost layers of a snapshotter that has these snapshots, and syncs those that a predecessor
+    /// has unpacked in this boot. `ended` are the ids of our tasks that exited with an earlier boot, now and
+    /// for later removals: their snapshots are removed too. A layer with any other active snapshot on top is
+    /// kept: the snapshot may be in use by another client of this containerd, which may run before this daemon
+    /// does. What is kept is logged. `removed` is called after each removal.
+    pub(crate) async fn recover_layers(
+        &self,
+        snapshotter: &str,
+        layers: &BTreeMap<String, SnapshotInfo>,
+        ended: &HashSet<String>,
+        removed: &(dyn Fn() + Sync),
+    ) {
+        let mut known = self.ended.lock().await;
+        known.clone_from(ended);
+        self.spawn_sync(snapshotter, find_unsynced(layers, &self.boot), None);
+        for (layer, why) in self.remove_lost(snapshotter, layers, &known, removed).await {
+            tracing::warn!(
+                snapshotter,
+                layer,
+                why,
+                "a layer may lack files since a power cut and cannot be removed: no new task uses it"
+            );
+        }
+    }
+
+    /// Removes the lost layers among these snapshots. Returns those that are kept, with the reason. One call at
+    /// a time, with the list that was made in it: a layer that was unpacked again has the same name.
+    async fn remove_lost(
+        &self,
+        snapshotter: &str,
+        layers: &BTreeMap<String, SnapshotInfo>,
+        ended: &HashSet<String>,
+        removed: &(dyn Fn() + Sync),
+    ) -> BTreeMap<String, String> {
+        let cut_off = [extract_prefix(&self.client), view_prefix(&self.client)];
+        let ended =
+            |key: &str| ended.contains(key) || cut_off.iter().any(|prefix| key.starts_with(prefix.as_str()));
+        let LostLayers { removable, in_use } = find_lost_layers(layers, &self.boot, ended);
+        let in_use = in_use.into_iter().map(|layer| (layer, "a snapshot on it may be in use".to_owned()));
+        let mut kept: BTreeMap<String, String> = in_use.collect();
+        for key in removable {
+            tracing::info!(
+                snapshotter,
+                key,
+                "removing a snapshot whose files may not have been synced before a power cut"
+            );
+            let what = format!("remove snapshot {key}");
+            let request =
+                snap::RemoveSnapshotRequest { snapshotter: snapshotter.to_owned(), key: key.clone() };
+            let result = call(&what, QUICK, self.client.snapshots().remove(request)).await;
+            match ignore_not_found(result) {
+                Ok(()) => removed(),
+                Err(error) => drop(kept.insert(key, error.report())),
+            }
+            reach(Step::RecoveryLayerGone);
+        }
+        kept
+    }
+}
+
+/// Whether a power cut may have emptied a snapshot with this value of the label [`UNSYNCED`].
+fn is_lost(unsynced: Option<&String>, boot: &str) -> bool {
+    unsynced.is_some_and(|made| !made.is_empty() && made != boot)
+}
+
+/// Finds the lost layers of a snapshotter. `layers` are all its snapshots by name, `boot` is the id of the
+/// current boot, and `ended` tells whether an uncommitted snapshot is certainly not in use.
+fn find_lost_layers(
+    layers: &BTreeMap<String, SnapshotInfo>,
+    boot: &str,
+    ended: impl Fn(&str) -> bool,
+) -> LostLayers {
+    let mut children: HashMap<&str, Vec<&str>> = HashMap::new();
+    for (name, layer) in layers {
+        children.entry(layer.parent.as_str()).or_default().push(name);
+    }
+    let suspect = |layer: &SnapshotInfo| is_lost(layer.unsynced.as_ref(), boot);
+    let mut removable = BTreeSet::new();
+    let mut in_use = Vec::new();
+    for (name, _) in layers.iter().filter(|(_, layer)| suspect(layer)) {
+        let mut tree = BTreeSet::new();
+        let mut next = vec![name.as_str()];
+        while let Some(name) = next.pop() {
+            if tree.insert(name) {
+                next.extend(children.get(name).into_iter().flatten());
+            }
+        }
+        if tree.iter().all(|name| layers[*name].committed || ended(name)) {
+            removable.extend(tree);
+        } else {
+            in_use.push(name.clone());
+        }
+    }
+    let depth = |name: &str| {
+        std::iter::successors(layers.get(name), |layer| layers.get(&layer.parent)).take(layers.len()).count()
+    };
+    let mut removable: Vec<String> = removable.into_iter().map(str::to_owned).collect();
+    removable.sort_by_key(|name| std::cmp::Reverse(depth(name)));
+    LostLayers { removable, in_use }
+}
+
+/// The snapshots that a predecessor created in this boot and that may not be synced.
+fn find_unsynced(layers: &BTreeMap<String, SnapshotInfo>, boot: &str) -> Vec<String> {
+    let ours = layers.iter().filter(|(_, layer)| layer.unsynced.as_deref() == Some(boot));
+    ours.map(|(name, _)| name.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Snapshots by name, parent and boot; those with a `:` in the name are committed.
+    fn layers(list: &[(&str, &str, Option<&str>)]) -> BTreeMap<String, SnapshotInfo> {
+        let layer = |(name, parent, unsynced): &(&str, &str, Option<&str>)| {
+            let parent = (*parent).to_owned();
+            let unsynced = unsynced.map(str::to_owned);
+            ((*name).to_owned(), SnapshotInfo { parent, committed: name.contains(':'), unsynced })
+        };
+        list.iter().map(layer).collect()
+    }
+
+    #[test]
+    fn what_was_not_synced_before_a_reboot_goes_with_all_on_top_of_it() {
+        let found = layers(&[
+            (":base", "", None),
+            (":z-app", ":base", Some("before")),
+            ("a-task", ":z-app", None),
+            (":b-top", ":z-app", Some("before")),
+            ("c-task", ":b-top", None),
+            (":other", ":base", Some("now")),
+            (":synced", ":base", Some("")),
+        ]);
+        let LostLayers { removable, in_use } = find_lost_layers(&found, "now", |_| true);
+        assert_eq!(
+            (removable.len(), removable.last().map(String::as_str)),
+            (4, Some(":z-app")),
+            "{removable:?}"
+        );
+        let at = |name: &str| removable.iter().position(|other| other == name).unwrap();
+        assert!(at("c-task") < at(":b-top") && at("a-task") < at(":z-app"), "{removable:?}");
+        assert!(in_use.is_empty());
+        assert_eq!(find_unsynced(&found, "now"), [":other"]);
+        assert_eq!(find_lost_layers(&found, "before", |_| true).removable, [":other"]);
+    }
+
+    #[test]
+    fn what_may_run_on_a_layer_keeps_it_and_those_below() {
+        let found = layers(&[
+            (":base", "", Some("before")),
+            (":app", ":base", Some("before")),
+            ("running", ":app", None),
+            ("ended", ":app", None),
+            (":unused", ":base", Some("before")),
+        ]);
+        let expected =
+            LostLayers { removable: vec![":unused".into()], in_use: vec![":app".into(), ":base".into()] };
+        assert_eq!(find_lost_layers(&found, "now", |name| name == "ended"), expected);
+    }
+
+    #[test]
+    fn a_ring_of_parents_ends() {
+        let found = layers(&[(":a", ":b", Some("x")), (":b", ":a", None)]);
+        assert_eq!(find_lost_layers(&found, "now", |_| true).removable.len(), 2);
+    }
+}

@@ -1,0 +1,164 @@
+//! The snapshots of a snapshotter, as containerd lists them, and which snapshotters do not answer.
+//!
+//! A snapshotter may be a process of its own behind containerd: its absence concerns the images and tasks that
+//! it serves, and nobody else.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use containerd_client::services::v1::snapshots as snap;
+use parking_lot::Mutex;
+use switchyard_core::backend::Condition;
+use switchyard_core::{Error, ErrorKind, Result};
+use tokio::time::Instant;
+
+use super::content::next_message;
+use super::layer_sync::UNSYNCED;
+use super::reader::view_prefix;
+use super::unpack::extract_prefix;
+use crate::base::error::timed_out;
+use crate::base::random::fill_random;
+use crate::client::{Client, QUICK, call};
+
+/// How long a snapshotter may take for a list of its snapshots or for their sizes, where others wait for it.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a snapshotter that did not answer is not asked for its usage again.
+const AWAY_AGE: Duration = Duration::from_secs(60);
+
+/// The properties of a snapshot that matter for lost layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SnapshotInfo {
+    pub(crate) parent: String,
+    /// Whether it is committed, and so a layer. One that is not is active or a view, and may be in use.
+    pub(crate) committed: bool,
+    /// The id of the boot in which it was created, if it may not be on disk.
+    pub(crate) unsynced: Option<String>,
+}
+
+/// All snapshots of a snapshotter, by key.
+pub(crate) async fn list(client: &Client, snapshotter: &str) -> Result<BTreeMap<String, SnapshotInfo>> {
+    let what = format!("list snapshots of {snapshotter}");
+    let request = snap::ListSnapshotsRequest { snapshotter: snapshotter.to_owned(), filters: Vec::new() };
+    let mut stream = call(&what, QUICK, client.snapshots().list(request)).await?;
+    let mut layers = BTreeMap::new();
+    while let Some(message) = next_message(&what, &mut stream).await? {
+        layers.extend(message.info.into_iter().map(|mut info| {
+            let unsynced = info.labels.remove(UNSYNCED);
+            let committed = info.kind() == snap::Kind::Committed;
+            (info.name, SnapshotInfo { parent: info.parent, committed, unsynced })
+        }));
+    }
+    Ok(layers)
+}
+
+/// What containerd has of a snapshot; `None` if there is none of this name.
+pub(crate) async fn stat(client: &Client, snapshotter: &str, name: &str) -> Result<Option<snap::Info>> {
+    let request = snap::StatSnapshotRequest { snapshotter: snapshotter.to_owned(), key: name.to_owned() };
+    match call(&format!("look up snapshot {name}"), QUICK, client.snapshots().stat(request)).await {
+        Ok(found) => Ok(Some(found.info.unwrap_or_default())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The key of a new snapshot that exists for a short time: the prefix, this run of the daemon, and a random
+/// part.
+pub(crate) fn new_key(client: &Client, prefix: &str) -> String {
+    let mut random = [0; 8];
+    fill_random(&mut random);
+    format!("{prefix}{}-{}", client.run(), hex::encode(random))
+}
+
+/// Whether a snapshot is a view or an unfinished unpacking of a predecessor.
+pub(crate) fn is_stale(client: &Client, key: &str) -> bool {
+    [view_prefix(client), extract_prefix(client)].iter().any(|prefix| {
+        key.strip_prefix(prefix.as_str()).is_some_and(|rest| {
+            let of_run = rest.strip_prefix(client.run()).and_then(|rest| rest.strip_prefix('-'));
+            of_run.is_none()
+        })
+    })
+}
+
+/// The snapshotters that did not answer when they were last asked.
+#[derive(Debug, Default)]
+pub(crate) struct AwaySnapshotters {
+    by_name: Mutex<BTreeMap<String, AwaySnapshotter>>,
+}
+
+#[derive(Debug)]
+struct AwaySnapshotter {
+    error: Error,
+    /// When it is asked for its usage again.
+    again: Instant,
+}
+
+// === impl AwaySnapshotters ===
+
+impl AwaySnapshotters {
+    /// Asks a snapshotter, for at most [`ANSWER_LIMIT`], and keeps whether it has answered.
+    ///
+    /// # Errors
+    /// If containerd itself does not answer. That the snapshotter does not, or that containerd lacks it, is
+    /// the inner error.
+    pub(crate) async fn ask<T>(
+        &self,
+        client: &Client,
+        snapshotter: &str,
+        question: impl Future<Output = Result<T>>,
+    ) -> Result<Result<T>> {
+        let late = |_| timed_out(&format!("ask the snapshotter {snapshotter}"), ANSWER_LIMIT);
+        let answer =
+            tokio::time::timeout(ANSWER_LIMIT, question).await.map_err(late).and_then(|answer| answer);
+        if answer.is_err() {
+            client.check_version().await?;
+        }
+        self.keep(snapshotter, answer.as_ref().err());
+        Ok(answer)
+    }
+
+    fn keep(&self, snapshotter: &str, error: Option<&Error>) {
+        let mut away = self.by_name.lock();
+        match error {
+            None => {
+                if away.remove(snapshotter).is_some() {
+                    tracing::info!(snapshotter, "a snapshotter answers again");
+                }
+            }
+            Some(error) => {
+                let entry = AwaySnapshotter { error: error.clone(), again: Instant::now() + AWAY_AGE };
+                if away.insert(snapshotter.to_owned(), entry).is_none() {
+                    tracing::error!(
+                        snapshotter,
+                        error = error.report(),
+                        "a snapshotter that is configured or in use does not answer: its images and tasks cannot be served, all others are"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Whether a snapshotter did not answer a short time ago.
+    pub(super) fn is_away(&self, snapshotter: &str) -> bool {
+        self.by_name.lock().get(snapshotter).is_some_and(|away| Instant::now() < away.again)
+    }
+
+    /// Forgets all snapshotters but these.
+    pub(super) fn retain(&self, snapshotters: &[&str]) {
+        self.by_name.lock().retain(|name, _| snapshotters.contains(&name.as_str()));
+    }
+
+    /// Whether all snapshotters answer, or the names of those that do not.
+    pub(crate) fn condition(&self) -> Condition {
+        let away = self.by_name.lock();
+        if away.is_empty() {
+            return Condition::True;
+        }
+        let told: Vec<_> =
+            away.iter().map(|(name, away)| format!("{name}: {}", away.error.report())).collect();
+        Condition::False { reason: "SnapshotterUnavailable".into(), message: told.join("; ") }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! The images from which tasks are being created: their tasks are in no table yet.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use crate::id::{Owner, TaskId};
+use crate::spec::{MountSource, TaskSpec};
+
+/// The references of the images that tasks in creation need.
+#[derive(Debug, Default)]
+pub(super) struct ImagesInCreation {
+    by_task: Mutex<HashMap<TaskId, (Owner, Vec<String>)>>,
+}
+
+/// Exists until the task is in the table, or is not created.
+#[derive(Debug)]
+pub(super) struct CreationGuard<'i> {
+    images: &'i ImagesInCreation,
+    id: TaskId,
+}
+
+// === impl ImagesInCreation ===
+
+impl ImagesInCreation {
+    /// Adds the images of a task: to be called before the backend looks them up.
+    pub(super) fn add(&self, id: TaskId, spec: &TaskSpec) -> CreationGuard<'_> {
+        let volumes = spec.mounts.iter().filter_map(|mount| match &mount.source {
+            MountSource::Image { reference, sub_path: _ } => Some(reference.clone()),
+            MountSource::Host { .. }
+            | MountSource::Beneath { .. }
+            | MountSource::Volume { .. }
+            | MountSource::Tmpfs { .. } => None,
+        });
+        let references = std::iter::once(spec.image.clone()).chain(volumes).collect();
+        self.by_task.lock().insert(id, (spec.meta.owner, references));
+        CreationGuard { images: self, id }
+    }
+
+    /// Whether a task of another owner than this one is being created from a reference that is one of these.
+    pub(super) fn used_by_others(&self, owner: Owner, is_named: &dyn Fn(&str) -> bool) -> bool {
+        let by_task = self.by_task.lock();
+        let mut others = by_task.values().filter(|(user, _)| *user != owner);
+        others.any(|(_, references)| references.iter().any(|reference| is_named(reference)))
+    }
+}
+
+// === impl CreationGuard ===
+
+impl Drop for CreationGuard<'_> {
+    fn drop(&mut self) {
+        self.images.by_task.lock().remove(&self.id);
+    }
+}
