@@ -195,6 +195,7 @@ impl StatusSource for Node {
         }
         parts.push(needed("logkeeper", self.logkeeper.borrow().condition()));
         parts.extend(self.backend_parts());
+        parts.extend(self.gateway.get().and_then(|gateway| snapshotters(gateway.status().snapshotters)));
         parts.extend(self.kubelet_devices.read().as_ref().and_then(kubelet_devices));
         parts.extend(self.plugins().map(|report| device_plugins(&report)));
         for (name, served) in &self.frontends {
@@ -417,6 +418,13 @@ fn device_plugins(report: &Report) -> Part {
 
 const fn needed(name: &'static str, condition: Condition) -> Part {
     Part { name, needed: true, condition }
+}
+
+/// The part of snapshotters that do not answer, if there are any. Not needed: all handlers with another
+/// snapshotter work without them.
+fn snapshotters(backend: BackendCondition) -> Option<Part> {
+    let is_down = backend != BackendCondition::True;
+    is_down.then(|| optional("snapshotters", condition(backend, String::new())))
 }
 
 const fn optional(name: &'static str, condition: Condition) -> Part {
