@@ -22,6 +22,7 @@ mod runtimes;
 mod shim_answers;
 mod shim_wakes;
 mod shims;
+mod snapshotters;
 mod starts;
 mod versions;
 

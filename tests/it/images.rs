@@ -1,6 +1,7 @@
 //! Images: pulls from real registries through the real daemon, and the life cycle of images.
 
 mod access;
+mod damage;
 mod formats;
 mod lifecycle;
 mod loading;

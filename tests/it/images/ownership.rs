@@ -108,6 +108,56 @@ async fn image_pulled_with_credentials_needs_own_credentials_of_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn private_image_of_two_owners_is_never_open_and_goes_with_the_last() {
+    let world = tokio::task::block_in_place(BackendFixture::new);
+    let access = Access::Basic { user: "user".into(), password: "secret".into() };
+    let registry = tokio::task::block_in_place(|| Registry::start_behind_proxy(access));
+    registry.push("private/raced:1", &with_file("raced").build());
+    let image = registry.reference("private/raced:1");
+    let gateway = Gateway::new(world.backend(), Limits::default());
+    gateway.recover().await.expect("it recovers");
+    let holders = [Owner::Kubernetes, Owner::Nomad].map(|owner| gateway.scope(owner));
+    let stranger = gateway.scope(Owner::Swarm);
+    for round in 0..8 {
+        for holder in &holders {
+            holder.pull_image(&request(holder.owner(), &image, secret())).await.expect("it may");
+        }
+        // Sixteen at once: removals by both, pulls by one of them in every other round.
+        let changes = (0..16).map(|number| {
+            let holder = holders[number % 2].clone();
+            let image = image.clone();
+            tokio::spawn(async move {
+                if round % 2 == 1 && number % 4 == 2 {
+                    holder.pull_image(&request(holder.owner(), &image, secret())).await.map(drop)
+                } else {
+                    holder.remove_image(&image).await
+                }
+            })
+        });
+        for change in changes.collect::<Vec<_>>() {
+            change.await.expect("it does not panic").expect("each succeeds");
+            assert_eq!(stranger.image(&image).await.expect("it is asked for"), None, "round {round}");
+        }
+        if round % 2 == 0 {
+            assert_eq!(stranger.images().await.expect("they can be listed"), [], "round {round}");
+        }
+        for holder in &holders {
+            holder.remove_image(&image).await.expect("it can be removed");
+        }
+        assert_eq!(stranger.images().await.expect("they can be listed"), [], "round {round}");
+        // A pull that has answered is there, whoever removes the image at the same time.
+        let [first, second] = &holders;
+        first.pull_image(&request(first.owner(), &image, secret())).await.expect("it may");
+        let again = request(second.owner(), &image, secret());
+        let (pulled, removed) = tokio::join!(second.pull_image(&again), first.remove_image(&image));
+        pulled.expect("it may");
+        removed.expect("it can be removed");
+        assert!(second.image(&image).await.expect("it is asked for").is_some(), "round {round}");
+        second.remove_image(&image).await.expect("it can be removed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn public_image_is_shared_and_stays_while_in_use() {
     let world = tokio::task::block_in_place(BackendFixture::new);
     let image = world.image();
