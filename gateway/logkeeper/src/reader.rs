@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! LogLocation ─► LogDir (beneath its root, no links) ─► rotated files, oldest first, and the newest
-//!                  start: last lines, since a time ─► Window ─► EntryHead ─► LogPiece
+//!         seek, start: last lines, since a time ─► Window ─► EntryHead ─► LogPiece
 //! ```
 //!
 //! - Whatever the files contain, and however they are changed meanwhile, a reader uses bounded memory and never
@@ -11,6 +11,8 @@
 //!   opened.
 //! - A file is opened beneath the directory that an orchestrator chose, without following links: a container can
 //!   write to a directory of the host that it has mounted.
+//! - To find where the last lines begin, at most 256 MiB are decompressed, those of one file twice. What is older is left out then, and [`LogReader::take_omitted`] tells it.
+//! - A reader whose [`ReadWaiter`] was dropped ends by itself.
 //! - A follower loses and repeats no line when the log is rotated (the file is renamed, and one with its name
 //!   created), nor when the logkeeper was killed and writes its last batch anew (`replay`).
 //!
@@ -28,10 +30,12 @@ mod query;
 mod replay;
 pub(crate) mod rotation;
 mod scan;
+mod seek;
 mod start;
 #[cfg(test)]
 mod tests;
 mod text;
+mod waiter;
 mod window;
 
 use std::path::Path;
@@ -42,6 +46,7 @@ use plain::PlainReader;
 
 pub use error::ReadError;
 pub use query::{LogLocation, LogPiece, LogQuery};
+pub use waiter::{ReadInterest, ReadWaiter};
 
 /// Reads the log of one container.
 #[derive(Debug)]
@@ -56,15 +61,19 @@ enum Format {
 // === impl LogReader ===
 
 impl LogReader {
-    /// Opens a log. A follower may open one that is not there yet.
+    /// Opens a log, and finds where the part begins that is wanted. A follower may open one that is not there yet.
     ///
     /// # Errors
     /// [`ReadError`]; `Absent` if there is no file of this log.
-    pub fn open(location: &LogLocation, query: &LogQuery) -> Result<Self, ReadError> {
+    pub fn open(
+        location: &LogLocation,
+        query: &LogQuery,
+        interest: &ReadInterest,
+    ) -> Result<Self, ReadError> {
         let format = match location {
             LogLocation::Cri { root, path } => {
                 check_beneath(path)?;
-                Format::Cri(Box::new(CriReader::open(root, path, query)?))
+                Format::Cri(Box::new(CriReader::open(root, path, query, interest.clone())?))
             }
             LogLocation::Plain { root, dir, name } => {
                 check_beneath(dir)?;
@@ -76,7 +85,8 @@ impl LogReader {
                 }
                 let streams =
                     Stream::ALL.into_iter().filter(|stream| query.stream.is_none_or(|one| one == *stream));
-                let readers = streams.map(|stream| PlainReader::open(root, dir, name, stream, query));
+                let readers =
+                    streams.map(|stream| PlainReader::open(root, dir, name, stream, query, interest.clone()));
                 let readers = readers.collect::<Result<Vec<_>, _>>()?;
                 if !query.follow && readers.iter().all(PlainReader::is_absent) {
                     return Err(ReadError::Absent(root.join(dir).join(format!("{name}.stdout.0"))));
@@ -114,7 +124,7 @@ impl LogReader {
         }
     }
 
-    /// The files that were left out since the last call, because they cannot be read.
+    /// What was left out since the last call: files that cannot be read, and what is older than a search reached.
     pub fn take_omitted(&mut self) -> Vec<ReadError> {
         match &mut self.0 {
             Format::Cri(reader) => reader.take_omitted(),

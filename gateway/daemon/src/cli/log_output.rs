@@ -37,7 +37,7 @@ pub(super) struct LogPrinter {
     is_amid: [bool; 2],
     /// By stream, the beginning of a character at the end of a piece; the next piece has its rest.
     cut: [Vec<u8>; 2],
-    /// Whether files of the log were left out.
+    /// Whether parts of the log were left out.
     has_omitted: bool,
 }
 
@@ -70,7 +70,7 @@ impl LogPrinter {
         }
     }
 
-    /// Whether all files of the log could be read.
+    /// Whether all of the log that was asked for could be read.
     pub(super) const fn is_complete(&self) -> bool {
         !self.has_omitted
     }
@@ -98,7 +98,10 @@ impl LogPrinter {
                 self.flush()?;
                 for omitted in reader.take_omitted() {
                     self.has_omitted = true;
-                    print_error(format!("switchyard: left out a file of the log: {}\n", report(&omitted)))?;
+                    print_error(format!(
+                        "switchyard: a part of the log is left out: {}\n",
+                        report(&omitted)
+                    ))?;
                 }
                 return Ok(entries > 0);
             }

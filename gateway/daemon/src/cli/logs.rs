@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use switchyard_logkeeper::format::Stream;
-use switchyard_logkeeper::reader::{LogLocation, LogQuery, LogReader, ReadError};
+use switchyard_logkeeper::reader::{LogLocation, LogQuery, LogReader, ReadError, ReadWaiter};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -100,8 +100,10 @@ pub(super) async fn logs(args: &LogsArgs) -> Result<ExitCode, LogsError> {
         StreamArg::Stderr => Stream::Stderr,
     });
     let query = LogQuery { tail: args.tail, since: args.since, stream, follow: args.follow };
-    let mut reader =
-        LogReader::open(&location, &query).map_err(|error| not_opened(error, &task, is_plain))?;
+    // Who ends this process ends the reader as well.
+    let waiter = ReadWaiter::default();
+    let mut reader = LogReader::open(&location, &query, &waiter.interest())
+        .map_err(|error| not_opened(error, &task, is_plain))?;
     let mut printer = LogPrinter::new(args.target.output, args.timestamps);
     let printed = if args.follow {
         follow(&args.target, view, &mut reader, &mut printer, is_plain).await

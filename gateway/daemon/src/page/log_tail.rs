@@ -7,7 +7,7 @@ use switchyard_core::blocking_pool::OwnerPools;
 use switchyard_core::id::Owner;
 use switchyard_core::{Error, Result, threads};
 use switchyard_logkeeper::format::Stream;
-use switchyard_logkeeper::reader::{LogLocation, LogQuery, LogReader, ReadError};
+use switchyard_logkeeper::reader::{LogLocation, LogQuery, LogReader, ReadError, ReadInterest, ReadWaiter};
 
 use super::text::shown;
 
@@ -61,7 +61,8 @@ impl Default for LogThreads {
 }
 
 impl LogThreads {
-    /// The last lines of the log of an owner's task. Cancel-safe.
+    /// The last lines of the log of an owner's task. Cancel-safe: the thread that reads it ends soon after, also when the
+    /// time is over.
     pub(crate) async fn tail(
         &self,
         owner: Owner,
@@ -72,7 +73,14 @@ impl LogThreads {
             Ok(location) => location,
             Err(why) => return LogTail::without_lines(format!("There is no log: {why}.")),
         };
-        match self.0.of(owner).run(format!("the log of task {task}"), move || read(&location)).await {
+        let waiter = ReadWaiter::default();
+        let interest = waiter.interest();
+        match self
+            .0
+            .of(owner)
+            .run(format!("the log of task {task}"), move || read(&location, &interest))
+            .await
+        {
             Ok(tail) => tail,
             Err(error) => LogTail::without_lines(format!("The log cannot be read: {}.", error.report())),
         }
@@ -87,10 +95,10 @@ impl LogTail {
     }
 }
 
-fn read(location: &LogLocation) -> Result<LogTail> {
+fn read(location: &LogLocation, interest: &ReadInterest) -> Result<LogTail> {
     let query = LogQuery { tail: Some(LINES), ..LogQuery::default() };
     let failed = |error| Error::unavailable("the file is not readable as a log").with_source(error);
-    let mut reader = match LogReader::open(location, &query) {
+    let mut reader = match LogReader::open(location, &query, interest) {
         Ok(reader) => reader,
         Err(ReadError::Absent(_)) => {
             return Ok(LogTail::without_lines(
@@ -102,19 +110,26 @@ fn read(location: &LogLocation) -> Result<LogTail> {
     let mut lines = JoinedLines::default();
     for _ in 0..PIECES_MAX {
         let Some(piece) = reader.next_piece().map_err(failed)? else {
-            let omitted = !reader.take_omitted().is_empty();
             let lines = lines.finish();
-            let note = match (omitted, lines.is_empty()) {
-                (true, _) => Some("A part of the log is left out: it is unreadable.".to_owned()),
-                (false, true) => Some("Nothing was written.".to_owned()),
-                (false, false) => None,
-            };
-            return Ok(LogTail { lines, note });
+            let note = note(&reader.take_omitted(), lines.is_empty());
+            return Ok(LogTail { lines, note: note.map(str::to_owned) });
         };
         lines.push(piece.stream, piece.time.unwrap_or_default(), piece.text, piece.is_ended);
     }
     let note = "Lines after these are left out: they are in very many pieces.".to_owned();
     Ok(LogTail { lines: lines.finish(), note: Some(note) })
+}
+
+/// Why there are no lines, or not all.
+fn note(omitted: &[ReadError], has_none: bool) -> Option<&'static str> {
+    if omitted.iter().any(|error| matches!(error, ReadError::SearchTooLong(_))) {
+        return Some("Older lines are left out: to find them, too much of the log would be decompressed.");
+    }
+    match (omitted.is_empty(), has_none) {
+        (false, _) => Some("A part of the log is left out: it is unreadable."),
+        (true, true) => Some("Nothing was written."),
+        (true, false) => None,
+    }
 }
 
 // === impl JoinedLines ===

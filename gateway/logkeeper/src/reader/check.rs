@@ -9,12 +9,14 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::cri::CriReader;
+use super::cri::{CriReader, LogFiles};
 use super::dir::{FileId, LogDir, OpenLog};
 use super::entry::EntryHead;
 use super::query::{LogPiece, LogQuery};
 use super::scan;
+use super::seek::SEARCH_MAX;
 use super::text::LogText;
+use super::waiter::ReadWaiter;
 use crate::format::{MAX_LINE_LIMIT, Stream};
 
 /// Lines of output, by stream. A line is marked if it has no end.
@@ -76,8 +78,10 @@ pub(crate) fn log_file(data: &[u8]) {
 /// Reads the whole log.
 fn read(content: &[u8], query: &LogQuery) -> Lines {
     let dir = LogDir::open(Path::new("/proc"), Path::new("")).expect("proc is mounted");
-    let mut reader =
-        CriReader::of_files(dir, "no such log".into(), Vec::new(), Some(in_memory(content)), query);
+    let waiter = ReadWaiter::default();
+    let files =
+        LogFiles { dir, name: "no such log".into(), rotated: Vec::new(), newest: Some(in_memory(content)) };
+    let mut reader = CriReader::of_files(files, query, waiter.interest(), SEARCH_MAX);
     reader.end();
     let mut lines = Lines::default();
     let mut len = 0;
@@ -90,7 +94,8 @@ fn read(content: &[u8], query: &LogQuery) -> Lines {
 }
 
 fn line_starts(content: &[u8]) -> Vec<u64> {
-    let mut text = LogText::new(in_memory(content), false);
+    let waiter = ReadWaiter::default();
+    let mut text = LogText::new(in_memory(content), false, &waiter.interest());
     let mut starts = Vec::new();
     let all = scan::forward(&mut text, 0, u64::MAX, u64::MAX, |at, _| {
         starts.push(at);
@@ -101,7 +106,8 @@ fn line_starts(content: &[u8]) -> Vec<u64> {
 }
 
 fn line_starts_backward(content: &[u8]) -> Vec<u64> {
-    let mut text = LogText::new(in_memory(content), false);
+    let waiter = ReadWaiter::default();
+    let mut text = LogText::new(in_memory(content), false, &waiter.interest());
     let mut starts = Vec::new();
     let all = scan::backward(&mut text, content.len() as u64, |at, _| {
         starts.push(at);
@@ -114,7 +120,8 @@ fn line_starts_backward(content: &[u8]) -> Vec<u64> {
 
 /// Any bytes as a compressed file are read to an end, or to an error.
 fn compressed(content: &[u8]) {
-    let mut text = LogText::new(in_memory(content), true);
+    let waiter = ReadWaiter::default();
+    let mut text = LogText::new(in_memory(content), true, &waiter.interest());
     let mut block = vec![0; 4096];
     let mut position = 0;
     // A small input expands to a bounded number of blocks.

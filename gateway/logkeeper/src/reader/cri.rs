@@ -13,8 +13,10 @@ use super::error::ReadError;
 use super::query::{LogPiece, LogQuery};
 use super::replay::Replay;
 use super::rotation::{self, RotatedLog};
-use super::start::{self, Mark, TIME_SEARCH, TailSearch};
+use super::seek::{SEARCH_MAX, StartSearch};
+use super::start::{self, Mark, TIME_SEARCH};
 use super::text::LogText;
+use super::waiter::ReadInterest;
 use super::window::{LinePart, Window};
 use crate::format::{MAX_LINE_LIMIT, Stream, Tag};
 
@@ -49,6 +51,17 @@ pub(super) struct CriReader {
     /// The time of the last entry that was read.
     last_time: Option<Duration>,
     omitted: Vec<ReadError>,
+    interest: ReadInterest,
+}
+
+/// The files of one log.
+#[derive(Debug)]
+pub(super) struct LogFiles {
+    pub(super) dir: LogDir,
+    pub(super) name: OsString,
+    /// Oldest first.
+    pub(super) rotated: Vec<RotatedLog>,
+    pub(super) newest: Option<OpenLog>,
 }
 
 /// A piece, with its text as a place in the window.
@@ -88,7 +101,12 @@ struct EntryFilter {
 // === impl CriReader ===
 
 impl CriReader {
-    pub(super) fn open(root: &Path, path: &Path, query: &LogQuery) -> Result<Self, ReadError> {
+    pub(super) fn open(
+        root: &Path,
+        path: &Path,
+        query: &LogQuery,
+        interest: ReadInterest,
+    ) -> Result<Self, ReadError> {
         let name = path.file_name().map(OsString::from).ok_or_else(|| ReadError::Path(path.to_owned()))?;
         let dir = LogDir::open(root, path.parent().unwrap_or(Path::new("")))?;
         // The newest one first: if it is rotated now, it is still read as the newest.
@@ -103,20 +121,20 @@ impl CriReader {
         if newest.is_none() && rotated.is_empty() && !query.follow {
             return Err(ReadError::Absent(dir.path_of(&name)));
         }
-        Ok(Self::of_files(dir, name, rotated, newest, query))
+        Ok(Self::of_files(LogFiles { dir, name, rotated, newest }, query, interest, SEARCH_MAX))
     }
 
-    /// A reader of these files, oldest first.
+    /// A reader of these files. To find where it begins, it decompresses about `search_max` bytes at most.
     pub(super) fn of_files(
-        dir: LogDir,
-        name: OsString,
-        rotated: Vec<RotatedLog>,
-        newest: Option<OpenLog>,
+        files: LogFiles,
         query: &LogQuery,
+        interest: ReadInterest,
+        search_max: u64,
     ) -> Self {
+        let LogFiles { dir, name, rotated, newest } = files;
         let newest = newest.map(|opened| {
             let len = opened.len;
-            (LogText::new(opened, false), len)
+            (LogText::new(opened, false, &interest), len)
         });
         let since = query.since.map(|since| since.duration_since(UNIX_EPOCH).unwrap_or_default());
         let mut reader = Self {
@@ -144,8 +162,9 @@ impl CriReader {
             replay: Replay::default(),
             last_time: None,
             omitted: Vec::new(),
+            interest,
         };
-        reader.seek(query.tail);
+        reader.seek(query.tail, search_max);
         reader
     }
 
@@ -310,53 +329,28 @@ impl CriReader {
     }
 
     /// Finds where reading begins.
-    fn seek(&mut self, tail: Option<u64>) {
+    fn seek(&mut self, tail: Option<u64>, search_max: u64) {
         let newest = self.rotated.len();
+        let mut search = StartSearch {
+            dir: &self.dir,
+            name: &self.name,
+            rotated: self.rotated.make_contiguous(),
+            newest: self.newest.as_mut(),
+            interest: &self.interest,
+            left: search_max,
+            omitted: &mut self.omitted,
+        };
         if let Some(wanted) = tail {
-            let at = self.newest.as_ref().map_or(0, |(_, len)| *len);
-            let mut search = TailSearch::new(wanted, self.filter.selected, Mark { file: newest, at });
-            for file in (0..=newest).rev() {
-                match self.look_at(file, |text| search.search(file, text)) {
-                    Some(found) if found.is_continue() => {}
-                    Some(_) | None => break,
-                }
-            }
-            self.filter.starts = search.starts();
+            self.filter.starts = search.last_lines(wanted, self.filter.selected);
         }
         if let Some(since) = self.filter.since {
-            let mut start = Mark { file: 0, at: 0 };
-            for file in (0..=newest).rev() {
-                let older = self.look_at(file, |text| match start::first_time(text)? {
-                    Some(first) if first < since => start::since(text, since).map(Some),
-                    Some(_) | None => Ok(None),
-                });
-                if let Some(Some(at)) = older {
-                    start = Mark { file, at };
-                    break;
-                }
-            }
+            let start = search.since(since);
             self.filter.starts = self.filter.starts.map(|tail| tail.max(start));
         }
         let Mark { file, at } = self.filter.first();
         self.file = file.min(newest);
         self.rotated.drain(..self.file);
         self.begin = at;
-    }
-
-    /// Looks at a file before reading begins. `None` if there is none, or it cannot be read and is left out.
-    fn look_at<R>(&mut self, file: usize, look: impl FnOnce(&mut LogText) -> io::Result<R>) -> Option<R> {
-        let (found, name) = match self.rotated.get(file) {
-            Some(log) => match rotation::open(&self.dir, log) {
-                Ok(text) => (look(&mut text?), log.name.as_os_str()),
-                Err(error) => {
-                    self.omitted.push(error);
-                    return None;
-                }
-            },
-            None => (look(&mut self.newest.as_mut()?.0), self.name.as_os_str()),
-        };
-        let path = self.dir.path_of(name);
-        found.map_err(|source| self.omitted.push(ReadError::File { action: "read", path, source })).ok()
     }
 
     /// Opens the file that is read next; `false` if there is none yet.
@@ -366,7 +360,7 @@ impl CriReader {
                 break (successor, u64::MAX);
             }
             if let Some(log) = self.rotated.pop_front() {
-                match rotation::open(&self.dir, &log) {
+                match rotation::open(&self.dir, &log, &self.interest) {
                     Ok(Some(text)) => break (text, u64::MAX),
                     Ok(None) => {}
                     Err(error) => self.omitted.push(error),
@@ -378,7 +372,7 @@ impl CriReader {
             } else if self.follows
                 && let Some(opened) = self.dir.file(&self.name)?
             {
-                break (LogText::new(opened, false), u64::MAX);
+                break (LogText::new(opened, false, &self.interest), u64::MAX);
             } else {
                 return Ok(false);
             }
@@ -424,7 +418,7 @@ impl CriReader {
             // It was removed, or compressed: the successor is known by its time.
             None => {
                 let is_later = |log: &RotatedLog| {
-                    let text = rotation::open(&self.dir, log).ok().flatten();
+                    let text = rotation::open(&self.dir, log, &self.interest).ok().flatten();
                     let first = text.and_then(|mut text| start::first_time(&mut text).ok().flatten());
                     first.zip(self.last_time).is_some_and(|(first, last)| first > last)
                 };
@@ -432,11 +426,11 @@ impl CriReader {
             }
         };
         for log in rotated.get(first..).unwrap_or_default() {
-            if let Some(text) = rotation::open(&self.dir, log)? {
+            if let Some(text) = rotation::open(&self.dir, log, &self.interest)? {
                 return Ok(Some(text));
             }
         }
-        Ok(self.dir.file(&self.name)?.map(|opened| LogText::new(opened, false)))
+        Ok(self.dir.file(&self.name)?.map(|opened| LogText::new(opened, false, &self.interest)))
     }
 }
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
+use super::seek::SEARCH_MAX;
+
 /// Why a log cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -23,6 +25,14 @@ pub enum ReadError {
     /// Plain text has no times.
     #[error("the log {} is plain text without times: read it without a time, for example its last lines", .0.display())]
     NoTimes(PathBuf),
+    /// The beginning of what is wanted was not found within the bound on what is decompressed to find it.
+    #[error(
+        "the lines in {} and before it are left out: to find where the wanted ones begin, more than {} MiB would be \
+         decompressed; read the log without a number of lines",
+        .0.display(),
+        SEARCH_MAX >> 20
+    )]
+    SearchTooLong(PathBuf),
     /// A file operation failed.
     #[error("cannot {action} {}", path.display())]
     File {

@@ -13,6 +13,7 @@ use super::error::ReadError;
 use super::query::{LogPiece, LogQuery};
 use super::scan;
 use super::text::{BLOCK, LogText};
+use super::waiter::ReadInterest;
 use super::window::{LinePart, Window};
 use crate::format::Stream;
 
@@ -39,6 +40,7 @@ pub(super) struct PlainReader {
     /// Where reading of the first file begins.
     begin: u64,
     is_absent: bool,
+    interest: ReadInterest,
 }
 
 // === impl PlainReader ===
@@ -50,6 +52,7 @@ impl PlainReader {
         name: &str,
         stream: Stream,
         query: &LogQuery,
+        interest: ReadInterest,
     ) -> Result<Self, ReadError> {
         let prefix = format!("{name}.{}.", stream.as_str());
         let dir = match LogDir::open(root, dir) {
@@ -68,6 +71,7 @@ impl PlainReader {
             follows: query.follow,
             begin: 0,
             is_absent: false,
+            interest,
         };
         reader.files = reader.numbers()?.into();
         reader.is_absent = reader.files.is_empty();
@@ -200,7 +204,7 @@ impl PlainReader {
 
     fn open_file(&self, number: u64) -> Result<Option<LogText>, ReadError> {
         let Some(dir) = &self.dir else { return Ok(None) };
-        Ok(dir.file(&self.name(number))?.map(|opened| LogText::new(opened, false)))
+        Ok(dir.file(&self.name(number))?.map(|opened| LogText::new(opened, false, &self.interest)))
     }
 
     /// The numbers of the newest files, in order.

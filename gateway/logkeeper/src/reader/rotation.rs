@@ -10,6 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use super::dir::LogDir;
 use super::error::ReadError;
 use super::text::LogText;
+use super::waiter::ReadInterest;
 
 /// The most rotated files that are read, the newest ones. Kubelets keep four.
 const ROTATED_MAX: usize = 1000;
@@ -65,16 +66,20 @@ pub(crate) fn rotation_time<'a>(found: &'a [u8], name: &OsStr) -> Option<(&'a [u
 ///
 /// # Errors
 /// As [`LogDir::file`].
-pub(super) fn open(dir: &LogDir, log: &RotatedLog) -> Result<Option<LogText>, ReadError> {
+pub(super) fn open(
+    dir: &LogDir,
+    log: &RotatedLog,
+    interest: &ReadInterest,
+) -> Result<Option<LogText>, ReadError> {
     if let Some(opened) = dir.file(&log.name)? {
-        return Ok(Some(LogText::new(opened, log.is_compressed)));
+        return Ok(Some(LogText::new(opened, log.is_compressed, interest)));
     }
     if log.is_compressed {
         return Ok(None);
     }
     let mut name = log.name.clone();
     name.push(".gz");
-    Ok(dir.file(&name)?.map(|opened| LogText::new(opened, true)))
+    Ok(dir.file(&name)?.map(|opened| LogText::new(opened, true, interest)))
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Where reading begins: the last lines of a log, or those since a time.
 
-use std::collections::VecDeque;
 use std::io;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -15,9 +14,6 @@ const LINE_SEARCH: u64 = 4 << 20;
 
 /// How far a valid entry is searched for its time, in bytes.
 pub(super) const TIME_SEARCH: u64 = 1 << 20;
-
-/// How many lines of a compressed file are kept in memory, to go through them backward.
-const LINES_MAX: usize = 256 << 10;
 
 /// A place in a log: the number of the file, counted from the oldest, and the position in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +41,42 @@ pub(super) struct TailSearch {
     last: Mark,
 }
 
+/// How the search of one file has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Searched {
+    /// Where the lines begin is known.
+    Over,
+    /// They may begin in an older file.
+    GoOn,
+    /// The file has more text than may be decompressed; nothing is known of it.
+    TooLong,
+}
+
+/// The lines of a file as a walk forward finds them. A compressed file can be read forward only.
+#[derive(Debug, Clone, Copy, Default)]
+struct ForwardLines {
+    /// How many lines that end first are passed over.
+    passed_over: u64,
+    /// By stream, the place of an entry with which its line ends, whatever its tag says.
+    ends_at: [Option<u64>; 2],
+    /// How many lines have ended, of both streams and with those that are passed over.
+    ended: u64,
+    /// Where the first line ends that is not passed over, and where the last entry is.
+    first_end: Option<u64>,
+    last: u64,
+    streams: [StreamLines; 2],
+}
+
+/// Those of one stream.
+#[derive(Debug, Clone, Copy, Default)]
+struct StreamLines {
+    /// How many lines have ended, without those that are passed over, and where the first of these begins.
+    ended: u64,
+    first_line: Option<u64>,
+    /// A line that has not ended: where it begins, and its last entry.
+    unfinished: Option<(u64, u64)>,
+}
+
 /// What a line is for the search: its stream, and whether a line of output ends with it.
 #[derive(Debug, Clone, Copy)]
 struct LineKind {
@@ -66,47 +98,67 @@ impl TailSearch {
         self.starts
     }
 
-    /// Searches one file, after those that were written later; breaks if the search is over.
+    /// Searches one file, after those that were written later. Of a compressed one, about `left` bytes are decompressed at
+    /// most, and once more as many if the lines begin in it.
     ///
     /// # Errors
     /// The file's.
-    pub(super) fn search(&mut self, file: usize, text: &mut LogText) -> io::Result<ControlFlow<()>> {
+    pub(super) fn search(&mut self, file: usize, text: &mut LogText, left: u64) -> io::Result<Searched> {
         if self.is_over() {
-            return Ok(ControlFlow::Break(()));
+            return Ok(Searched::Over);
         }
-        match text.plain_len()? {
-            Some(len) => {
-                self.last = Mark { file, at: len };
-                scan::backward(text, len, |at, head| self.visit(Mark { file, at }, LineKind::of(head)))
-            }
-            None => self.search_compressed(file, text),
-        }
+        let Some(len) = text.plain_len()? else { return self.search_compressed(file, text, left) };
+        self.last = Mark { file, at: len };
+        let found = scan::backward(text, len, |at, head| self.visit(Mark { file, at }, LineKind::of(head)))?;
+        Ok(if found.is_break() { Searched::Over } else { Searched::GoOn })
     }
 
-    /// Goes through a compressed file forward, and through the lines found so backward, as many as fit in memory at
-    /// a time.
-    fn search_compressed(&mut self, file: usize, text: &mut LogText) -> io::Result<ControlFlow<()>> {
-        let mut end = u64::MAX;
-        loop {
-            let mut lines = VecDeque::new();
-            let all = scan::forward(text, 0, end, scan::UNBROKEN_MAX, |at, head| {
-                if lines.len() == LINES_MAX {
-                    lines.pop_front();
-                }
-                lines.push_back((at, LineKind::of(head)));
-                ControlFlow::<()>::Continue(())
-            })?;
-            debug_assert!(all.is_continue());
-            for (at, kind) in lines.iter().rev() {
-                if self.visit(Mark { file, at: *at }, *kind).is_break() {
-                    return Ok(ControlFlow::Break(()));
-                }
-            }
-            match lines.front() {
-                Some((first, _)) if *first > 0 => end = *first,
-                Some(_) | None => return Ok(ControlFlow::Continue(())),
-            }
+    /// Goes through a compressed file forward, to count its lines, and once more to find where the wanted ones begin,
+    /// unless all of its lines are wanted, or none.
+    fn search_compressed(&mut self, file: usize, text: &mut LogText, left: u64) -> io::Result<Searched> {
+        let mut all = ForwardLines::default();
+        self.walk(text, &mut all, left)?;
+        if text.expanded() > left {
+            return Ok(Searched::TooLong);
         }
+        // What is unfinished continues in a newer file, unless its stream has nothing there.
+        all.end_unfinished(self.seen.map(|seen| !seen));
+        let missing = self.wanted - self.found;
+        let passed_over = all.ended.saturating_sub(missing);
+        let counted = if missing == 0 {
+            ForwardLines::default()
+        } else if passed_over == 0 {
+            all
+        } else {
+            let mut counted = ForwardLines { passed_over, ends_at: all.ends_at, ..ForwardLines::default() };
+            self.walk(text, &mut counted, u64::MAX)?;
+            counted
+        };
+        for (stream, (all, counted)) in all.streams.iter().zip(&counted.streams).enumerate() {
+            let rest = all.unfinished.map(|(begin, _)| begin).filter(|_| !self.settled[stream]);
+            if let Some(at) = counted.first_line.or(rest) {
+                self.starts[stream] = Mark { file, at };
+            }
+            self.settled[stream] |= counted.ended < all.ended;
+            self.seen[stream] |= all.ended > 0 || all.unfinished.is_some();
+        }
+        self.found += all.ended.min(missing);
+        if self.found == self.wanted {
+            self.beyond += counted.first_end.unwrap_or(all.last);
+        }
+        Ok(if self.is_over() { Searched::Over } else { Searched::GoOn })
+    }
+
+    /// Goes through a text, until about `left` bytes of it were read.
+    fn walk(&self, text: &mut LogText, lines: &mut ForwardLines, left: u64) -> io::Result<()> {
+        let walked = scan::forward(text, 0, u64::MAX, scan::UNBROKEN_MAX.min(left), |at, head| {
+            let kind = LineKind::of(head);
+            if self.selected[kind.stream.index()] {
+                lines.visit(at, kind);
+            }
+            if at > left { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        walked.map(|_: ControlFlow<()>| ())
     }
 
     fn visit(&mut self, at: Mark, LineKind { stream, is_full }: LineKind) -> ControlFlow<()> {
@@ -137,6 +189,44 @@ impl TailSearch {
         self.found == self.wanted && (is_certain || self.beyond > LINE_SEARCH)
     }
 }
+
+// === impl ForwardLines ===
+
+impl ForwardLines {
+    fn visit(&mut self, at: u64, LineKind { stream, is_full }: LineKind) {
+        let stream = stream.index();
+        let lines = &mut self.streams[stream];
+        let begin = lines.unfinished.map_or(at, |(begin, _)| begin);
+        lines.unfinished = Some((begin, at));
+        self.last = at;
+        if is_full || self.ends_at[stream] == Some(at) {
+            self.end_line(stream, begin, at);
+        }
+    }
+
+    fn end_line(&mut self, stream: usize, begin: u64, at: u64) {
+        let lines = &mut self.streams[stream];
+        lines.unfinished = None;
+        if self.ended >= self.passed_over {
+            lines.ended += 1;
+            lines.first_line.get_or_insert(begin);
+            self.first_end = Some(self.first_end.map_or(at, |first| first.min(at)));
+        }
+        self.ended += 1;
+    }
+
+    /// Ends the unfinished lines of these streams with their last entries.
+    fn end_unfinished(&mut self, streams: [bool; 2]) {
+        for stream in (0..streams.len()).filter(|stream| streams[*stream]) {
+            if let Some((begin, at)) = self.streams[stream].unfinished {
+                self.ends_at[stream] = Some(at);
+                self.end_line(stream, begin, at);
+            }
+        }
+    }
+}
+
+// === impl LineKind ===
 
 impl LineKind {
     fn of(head: &[u8]) -> Self {

@@ -1,5 +1,6 @@
 //! Logs are written by the writer's own code and read back, also while they are rotated and truncated.
 
+mod compressed;
 mod following;
 mod hostile;
 mod plain;
@@ -29,13 +30,20 @@ struct TestLog {
     clock: Clock,
     /// The time of the next entry.
     now: Duration,
+    waiter: ReadWaiter,
 }
 
 impl TestLog {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let sink = Sink::create(Some(&dir.path().join("main/0.log"))).unwrap();
-        Self { dir, sink, clock: Clock::new(), now: Duration::from_secs(1_700_000_000) }
+        Self {
+            dir,
+            sink,
+            clock: Clock::new(),
+            now: Duration::from_secs(1_700_000_000),
+            waiter: ReadWaiter::default(),
+        }
     }
 
     fn path(&self) -> PathBuf {
@@ -89,7 +97,7 @@ impl TestLog {
     }
 
     fn open(&self, query: &LogQuery) -> LogReader {
-        LogReader::open(&self.location(), query).unwrap()
+        LogReader::open(&self.location(), query, &self.waiter.interest()).unwrap()
     }
 
     fn read(&self, query: &LogQuery) -> Vec<String> {
@@ -155,6 +163,16 @@ fn rotated_files_are_read_in_order_compressed_or_not() {
         assert_eq!(log.read(&tail(lines)), numbers(first..4000), "{lines}");
         assert_eq!(drain(&mut log.open(&LogQuery { follow: true, ..tail(lines) })), numbers(first..4000));
     }
+}
+
+#[test]
+fn last_lines_of_a_log_that_is_renamed_and_not_opened_anew_yet_are_in_its_renamed_file() {
+    let mut log = TestLog::new();
+    log.write_lines(numbers(0..10));
+    log.rename("20260101-000000");
+    assert_eq!(log.read(&tail(3)), numbers(7..10));
+    log.compress("20260101-000000");
+    assert_eq!(log.read(&tail(3)), numbers(7..10));
 }
 
 #[test]
@@ -251,14 +269,16 @@ proptest! {
     }
 
     #[test]
-    fn last_lines_are_those_that_end_last(entries in entries(), wanted in 0_u64..30, cut in 0_usize..60) {
+    fn last_lines_are_those_that_end_last(
+        entries in entries(), wanted in 0_u64..30, cuts in proptest::collection::btree_set(0_usize..60, 0..3),
+    ) {
         let mut log = TestLog::new();
         // Lines in the order of their ends, and those that have none.
         let mut ended: Vec<(Stream, Vec<u8>)> = Vec::new();
         let mut open: [Option<(usize, Vec<u8>)>; 2] = [None, None];
         for (place, (is_stderr, is_full, text)) in entries.iter().enumerate() {
-            if place == cut {
-                log.rotate("20260101-000000");
+            if cuts.contains(&place) {
+                log.rotate(&format!("20260101-0000{place:02}"));
             }
             let stream = if *is_stderr { Stream::Stderr } else { Stream::Stdout };
             log.write(&[(stream, if *is_full { Tag::Full } else { Tag::Partial }, text)]);
@@ -278,8 +298,8 @@ proptest! {
             ended.insert(total - full_after(place) + number, (stream, line));
         }
         let first = ended.len().saturating_sub(usize::try_from(wanted).unwrap());
-        if cut < entries.len() {
-            log.compress("20260101-000000");
+        for cut in cuts.range(..entries.len()) {
+            log.compress(&format!("20260101-0000{cut:02}"));
         }
         let mut lines = Lines::default();
         let mut reader = log.open(&tail(wanted));

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use flate2::bufread::GzDecoder;
 
 use super::dir::{FileId, OpenLog};
+use super::waiter::ReadInterest;
 
 /// The most bytes to which a compressed file may expand. A few kilobytes can expand to millions of times as much.
 const EXPANDED_MAX: u64 = 1 << 30;
@@ -19,6 +20,7 @@ pub(super) const BLOCK: usize = 64 << 10;
 pub(super) struct LogText {
     pub(super) id: FileId,
     source: Source,
+    interest: ReadInterest,
 }
 
 #[derive(Debug)]
@@ -33,21 +35,31 @@ struct Gzip {
     decoder: GzDecoder<BufReader<File>>,
     /// How much of the text was read.
     position: u64,
+    /// How much was decompressed, also of parts that were read more than once.
+    expanded: u64,
 }
 
 // === impl LogText ===
 
 impl LogText {
-    /// The text of an open file.
-    pub(super) fn new(log: OpenLog, is_compressed: bool) -> Self {
+    /// The text of an open file, for as long as somebody waits for it.
+    pub(super) fn new(log: OpenLog, is_compressed: bool, interest: &ReadInterest) -> Self {
         let OpenLog { file, id, len: _ } = log;
         let source = if is_compressed {
             let decoder = GzDecoder::new(BufReader::new(file));
-            Source::Gzip(Box::new(Gzip { decoder, position: 0 }))
+            Source::Gzip(Box::new(Gzip { decoder, position: 0, expanded: 0 }))
         } else {
             Source::Plain(file)
         };
-        Self { id, source }
+        Self { id, source, interest: interest.clone() }
+    }
+
+    /// How many bytes were decompressed so far; 0 for a file that is not compressed.
+    pub(super) const fn expanded(&self) -> u64 {
+        match &self.source {
+            Source::Plain(_) => 0,
+            Source::Gzip(gzip) => gzip.expanded,
+        }
     }
 
     /// The present size of a file that can be read at any position; `None` for a compressed one.
@@ -61,16 +73,18 @@ impl LogText {
     /// Reads text from this position on; 0 at its end. In a compressed file, going back means to begin anew.
     ///
     /// # Errors
-    /// The file's; `InvalidData` for a damaged compressed file, `FileTooLarge` for one that expands too far.
+    /// The file's; `InvalidData` for a damaged compressed file, `FileTooLarge` for one that expands too far; any kind
+    /// if nobody waits for it any more.
     pub(super) fn read_at(&mut self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
         match &mut self.source {
             Source::Plain(file) => loop {
+                self.interest.check()?;
                 match file.read_at(buffer, position) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     other => return other,
                 }
             },
-            Source::Gzip(gzip) => gzip.read_at(buffer, position),
+            Source::Gzip(gzip) => gzip.read_at(buffer, position, &self.interest),
         }
     }
 
@@ -90,7 +104,7 @@ impl LogText {
 // === impl Gzip ===
 
 impl Gzip {
-    fn read_at(&mut self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+    fn read_at(&mut self, buffer: &mut [u8], position: u64, interest: &ReadInterest) -> io::Result<usize> {
         if position < self.position {
             let mut file = self.decoder.get_mut().get_mut().try_clone()?;
             file.rewind()?;
@@ -99,12 +113,14 @@ impl Gzip {
         }
         let mut skipped = [0; 8192];
         while self.position < position {
+            interest.check()?;
             let wanted =
                 usize::try_from(position - self.position).map_or(skipped.len(), |n| n.min(skipped.len()));
             if self.read(&mut skipped[..wanted])? == 0 {
                 return Ok(0);
             }
         }
+        interest.check()?;
         self.read(buffer)
     }
 
@@ -114,6 +130,7 @@ impl Gzip {
         }
         let len = self.decoder.read(buffer)?;
         self.position += len as u64;
+        self.expanded += len as u64;
         Ok(len)
     }
 }

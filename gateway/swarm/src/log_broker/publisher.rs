@@ -1,6 +1,6 @@
 //! Reads the logs of one subscription, and passes them on to the stream of a manager.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,8 +148,9 @@ impl Publisher {
     /// Looks for new tasks, and for those that have ended.
     async fn look(&self, query: LogQuery, followed: &mut BTreeMap<String, Followed>) -> Result<(), NotRead> {
         let logs = self.logs();
+        let ids: BTreeSet<&str> = logs.iter().map(|log| log.task_id.as_str()).collect();
         followed.retain(|task, known| {
-            let is_there = logs.iter().any(|log| log.task_id == *task);
+            let is_there = ids.contains(task.as_str());
             match known {
                 Followed::Done => is_there,
                 Followed::Log(log) => {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use switchyard_core::threads;
 use switchyard_core::{Error, Result};
 use switchyard_logkeeper::format::Stream;
-use switchyard_logkeeper::reader::{LogLocation, LogPiece, LogQuery, LogReader, ReadError};
+use switchyard_logkeeper::reader::{LogLocation, LogPiece, LogQuery, LogReader, ReadError, ReadWaiter};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use tokio::sync::Semaphore;
 
@@ -27,6 +27,14 @@ static READ_PERMITS: Semaphore = Semaphore::const_new(READS);
 /// Reads the log of one task.
 #[derive(Debug)]
 pub(super) struct TaskReader {
+    reader: LabelledReader,
+    /// Dropped with the future that waits for a part of the log.
+    waiter: ReadWaiter,
+}
+
+/// The part of it that works on another thread.
+#[derive(Debug)]
+struct LabelledReader {
     reader: LogReader,
     labels: MessageLabels,
 }
@@ -110,20 +118,22 @@ impl MessageLabels {
 // === impl TaskReader ===
 
 impl TaskReader {
-    /// Opens a log. Cancel-safe.
+    /// Opens a log. Cancel-safe: the thread that searches where it begins ends soon after.
     pub(super) async fn open(file: PathBuf, query: LogQuery, labels: MessageLabels) -> OpenedLog {
+        let waiter = ReadWaiter::default();
+        let interest = waiter.interest();
         let opened = read("opening a log", move || {
             let location = location(&file).ok_or_else(|| {
                 Error::internal(format!("the log {} is no file in a directory", file.display()))
             })?;
-            match LogReader::open(&location, &query) {
+            match LogReader::open(&location, &query, &interest) {
                 Ok(reader) => Ok(Some(reader)),
                 Err(ReadError::Absent(_)) => Ok(None),
                 Err(error) => Err(failed(error)),
             }
         });
         match opened.await {
-            Ok(Some(reader)) => OpenedLog::Reader(Self { reader, labels }),
+            Ok(Some(reader)) => OpenedLog::Reader(Self { reader: LabelledReader { reader, labels }, waiter }),
             Ok(None) => OpenedLog::Absent,
             Err(error) => OpenedLog::Failed(error.report()),
         }
@@ -131,18 +141,25 @@ impl TaskReader {
 
     /// Tells that nothing will be written any more.
     pub(super) const fn end(&mut self) {
-        self.reader.end();
+        self.reader.reader.end();
     }
 
-    /// Reads on; a chunk without messages is the end of what was written so far. Not cancel-safe: the reader is lost.
+    /// Reads on; a chunk without messages is the end of what was written so far. Not cancel-safe: the reader is lost,
+    /// and the thread that reads ends soon after.
     ///
     /// # Errors
     /// The log cannot be read on.
     pub(super) async fn chunk(self) -> Result<(Self, Chunk)> {
-        let mut reader = self;
-        read("reading a log", move || reader.fill().map(|chunk| (reader, chunk))).await
+        let Self { mut reader, waiter } = self;
+        let reading = read("reading a log", move || reader.fill().map(|chunk| (reader, chunk)));
+        let (reader, chunk) = reading.await?;
+        Ok((Self { reader, waiter }, chunk))
     }
+}
 
+// === impl LabelledReader ===
+
+impl LabelledReader {
     fn fill(&mut self) -> Result<Chunk> {
         let mut chunk = Chunk::default();
         let mut size = 0;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use switchyard_logkeeper::reader::{LogLocation, LogQuery, LogReader};
+use switchyard_logkeeper::reader::{LogLocation, LogQuery, LogReader, ReadWaiter};
 use switchyard_proto::cri::v1 as cri;
 
 use super::{Client, CriError, refused};
@@ -23,7 +23,10 @@ impl Client {
             return Err(CriError::NoLog(status.id));
         };
         let location = LogLocation::Cri { root: root.to_owned(), path: name.into() };
-        let mut reader = LogReader::open(&location, &LogQuery::default()).map_err(PrintError::from)?;
+        // Who ends this process ends the reader as well.
+        let waiter = ReadWaiter::default();
+        let mut reader =
+            LogReader::open(&location, &LogQuery::default(), &waiter.interest()).map_err(PrintError::from)?;
         if is_ended {
             reader.end();
         }

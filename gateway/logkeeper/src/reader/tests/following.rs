@@ -17,7 +17,10 @@ fn follower_reads_what_is_written_later() {
 fn log_that_is_not_there_yet_can_be_followed() {
     let mut log = TestLog::new();
     fs::remove_file(log.path()).unwrap();
-    assert!(matches!(LogReader::open(&log.location(), &LogQuery::default()), Err(ReadError::Absent(_))));
+    assert!(matches!(
+        LogReader::open(&log.location(), &LogQuery::default(), &log.waiter.interest()),
+        Err(ReadError::Absent(_))
+    ));
     let mut reader = log.open(&follow());
     assert_eq!(drain(&mut reader), numbers(0..0));
     log.sink.reopen().unwrap();

@@ -10,7 +10,7 @@ use super::*;
 
 #[track_caller]
 fn refused(log: &TestLog, expected: &str) {
-    let error = LogReader::open(&log.location(), &tail(1)).unwrap_err();
+    let error = LogReader::open(&log.location(), &tail(1), &log.waiter.interest()).unwrap_err();
     assert!(error.to_string().contains(expected), "{error}");
 }
 
@@ -65,12 +65,18 @@ fn path_that_leads_out_is_refused() {
     let log = TestLog::new();
     for path in ["../0.log", "main/../../0.log", "/etc/passwd", "", "main/.."] {
         let location = LogLocation::Cri { root: log.dir.path().to_owned(), path: path.into() };
-        assert!(matches!(LogReader::open(&location, &tail(1)), Err(ReadError::Path(_))), "{path}");
+        assert!(
+            matches!(LogReader::open(&location, &tail(1), &log.waiter.interest()), Err(ReadError::Path(_))),
+            "{path}"
+        );
     }
     for name in ["", "../x", "a\0b"] {
         let location =
             LogLocation::Plain { root: log.dir.path().to_owned(), dir: "main".into(), name: name.into() };
-        assert!(matches!(LogReader::open(&location, &tail(1)), Err(ReadError::Path(_))), "{name}");
+        assert!(
+            matches!(LogReader::open(&location, &tail(1), &log.waiter.interest()), Err(ReadError::Path(_))),
+            "{name}"
+        );
     }
 }
 

@@ -4,13 +4,13 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
-struct PlainLog(TempDir);
+struct PlainLog(TempDir, ReadWaiter);
 
 impl PlainLog {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("alloc/logs")).unwrap();
-        Self(dir)
+        Self(dir, ReadWaiter::default())
     }
 
     fn file(&self, number: u64) -> PathBuf {
@@ -24,7 +24,8 @@ impl PlainLog {
 
     fn open(&self, query: &LogQuery) -> Result<LogReader, ReadError> {
         let root = self.0.path().to_owned();
-        LogReader::open(&LogLocation::Plain { root, dir: "alloc/logs".into(), name: "web".into() }, query)
+        let location = LogLocation::Plain { root, dir: "alloc/logs".into(), name: "web".into() };
+        LogReader::open(&location, query, &self.1.interest())
     }
 }
 

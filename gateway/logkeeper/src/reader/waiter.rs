@@ -1,0 +1,36 @@
+//! Whether somebody still waits for what a reader reads. A thread that reads cannot be ended from outside.
+
+use std::io;
+use std::sync::{Arc, Weak};
+
+/// Whoever waits for a reader that works on another thread. When it is dropped, the reader's calls fail at their next
+/// block of text.
+#[derive(Debug, Default)]
+pub struct ReadWaiter(Arc<()>);
+
+/// Tells a reader whether its [`ReadWaiter`] is still there.
+#[derive(Debug, Clone)]
+pub struct ReadInterest(Weak<()>);
+
+// === impl ReadWaiter ===
+
+impl ReadWaiter {
+    /// For the reader that it waits for.
+    #[must_use]
+    pub fn interest(&self) -> ReadInterest {
+        ReadInterest(Arc::downgrade(&self.0))
+    }
+}
+
+// === impl ReadInterest ===
+
+impl ReadInterest {
+    /// Fails if nobody waits any more.
+    pub(super) fn check(&self) -> io::Result<()> {
+        if self.0.strong_count() > 0 {
+            Ok(())
+        } else {
+            Err(io::Error::new(io::ErrorKind::ConnectionAborted, "nobody waits for it any more"))
+        }
+    }
+}
