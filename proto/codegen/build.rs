@@ -1,11 +1,19 @@
 //! Compiles the `.proto` files of `proto` to Rust, with Debian's `protoc`, which the build of containerd-client needs too.
 
 use std::error::Error;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use prost::Message;
 use prost_types::FileDescriptorSet;
+
+#[path = "build/shapes.rs"]
+mod shapes;
+
+/// Fields that are behind a pointer: they are far larger than their alternatives.
+const BOXED: [&str; 2] =
+    [".docker.swarmkit.v1.Assignment.item.task", ".docker.swarmkit.v1.TaskSpec.runtime.container"];
 
 /// Every file that is compiled, relative to `proto`. A new one also needs its module in `proto/src/lib.rs`.
 const FILES: [&str; 29] = [
@@ -48,6 +56,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     generate(&files, proto, &descriptors)?;
     let descriptors = FileDescriptorSet::decode(fs::read(descriptors)?.as_slice())?;
     fs::write(out.join("server_streams.rs"), constant(&server_streams(&descriptors)))?;
+    let shapes::Code { table, packages } = shapes::code(&descriptors, &BOXED)?;
+    fs::write(out.join("shapes.rs"), table)?;
+    for (package, impls) in packages {
+        let mut file = fs::OpenOptions::new().append(true).open(out.join(format!("{package}.rs")))?;
+        file.write_all(impls.as_bytes())?;
+    }
     Ok(())
 }
 
@@ -96,9 +110,8 @@ fn generate(files: &[PathBuf], include: &Path, descriptors: &Path) -> std::io::R
             ".hashicorp.nomad.plugins.drivers.proto.TaskConfig",
             ".switchyard.nomad.v1.OpenRequest",
         ])
-        // Far larger than their alternatives.
-        .boxed(".docker.swarmkit.v1.Assignment.item.task")
-        .boxed(".docker.swarmkit.v1.TaskSpec.runtime.container")
+        .boxed(BOXED[0])
+        .boxed(BOXED[1])
         // These have no secrets, and would be skipped with the message that they are declared in.
         .message_attribute(".docker.swarmkit.v1.ContainerSpec.DNSConfig", "#[derive(Debug)]")
         .message_attribute(".docker.swarmkit.v1.ContainerSpec.Ulimit", "#[derive(Debug)]")

@@ -384,3 +384,9 @@ pub mod content_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for WriteContentRequest {
+    const SHAPE: usize = 1;
+}
+impl crate::shape::Shaped for WriteContentResponse {
+    const SHAPE: usize = 3;
+}

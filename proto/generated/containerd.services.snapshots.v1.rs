@@ -330,3 +330,9 @@ pub mod snapshots_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for CommitSnapshotRequest {
+    const SHAPE: usize = 4;
+}
+impl crate::shape::Shaped for CommitSnapshotResponse {
+    const SHAPE: usize = 6;
+}

@@ -4089,3 +4089,69 @@ pub mod log_broker_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for AssignmentsMessage {
+    const SHAPE: usize = 7;
+}
+impl crate::shape::Shaped for AssignmentsRequest {
+    const SHAPE: usize = 86;
+}
+impl crate::shape::Shaped for GetRootCaCertificateRequest {
+    const SHAPE: usize = 87;
+}
+impl crate::shape::Shaped for GetRootCaCertificateResponse {
+    const SHAPE: usize = 88;
+}
+impl crate::shape::Shaped for HeartbeatRequest {
+    const SHAPE: usize = 89;
+}
+impl crate::shape::Shaped for HeartbeatResponse {
+    const SHAPE: usize = 90;
+}
+impl crate::shape::Shaped for IssueNodeCertificateRequest {
+    const SHAPE: usize = 91;
+}
+impl crate::shape::Shaped for IssueNodeCertificateResponse {
+    const SHAPE: usize = 92;
+}
+impl crate::shape::Shaped for ListenSubscriptionsRequest {
+    const SHAPE: usize = 93;
+}
+impl crate::shape::Shaped for NodeCertificateStatusRequest {
+    const SHAPE: usize = 94;
+}
+impl crate::shape::Shaped for NodeCertificateStatusResponse {
+    const SHAPE: usize = 95;
+}
+impl crate::shape::Shaped for PublishLogsMessage {
+    const SHAPE: usize = 98;
+}
+impl crate::shape::Shaped for PublishLogsResponse {
+    const SHAPE: usize = 102;
+}
+impl crate::shape::Shaped for SessionMessage {
+    const SHAPE: usize = 103;
+}
+impl crate::shape::Shaped for SessionRequest {
+    const SHAPE: usize = 119;
+}
+impl crate::shape::Shaped for SubscriptionMessage {
+    const SHAPE: usize = 120;
+}
+impl crate::shape::Shaped for TasksMessage {
+    const SHAPE: usize = 123;
+}
+impl crate::shape::Shaped for TasksRequest {
+    const SHAPE: usize = 124;
+}
+impl crate::shape::Shaped for UpdateTaskStatusRequest {
+    const SHAPE: usize = 125;
+}
+impl crate::shape::Shaped for UpdateTaskStatusResponse {
+    const SHAPE: usize = 127;
+}
+impl crate::shape::Shaped for UpdateVolumeStatusRequest {
+    const SHAPE: usize = 128;
+}
+impl crate::shape::Shaped for UpdateVolumeStatusResponse {
+    const SHAPE: usize = 130;
+}

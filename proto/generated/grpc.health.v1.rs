@@ -436,3 +436,9 @@ pub mod health_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for HealthCheckRequest {
+    const SHAPE: usize = 131;
+}
+impl crate::shape::Shaped for HealthCheckResponse {
+    const SHAPE: usize = 132;
+}

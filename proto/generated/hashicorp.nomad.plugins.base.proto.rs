@@ -622,3 +622,21 @@ pub mod base_plugin_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for ConfigSchemaRequest {
+    const SHAPE: usize = 133;
+}
+impl crate::shape::Shaped for ConfigSchemaResponse {
+    const SHAPE: usize = 134;
+}
+impl crate::shape::Shaped for PluginInfoRequest {
+    const SHAPE: usize = 147;
+}
+impl crate::shape::Shaped for PluginInfoResponse {
+    const SHAPE: usize = 148;
+}
+impl crate::shape::Shaped for SetConfigRequest {
+    const SHAPE: usize = 149;
+}
+impl crate::shape::Shaped for SetConfigResponse {
+    const SHAPE: usize = 155;
+}

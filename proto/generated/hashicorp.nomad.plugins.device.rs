@@ -594,3 +594,21 @@ pub mod device_plugin_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for FingerprintRequest {
+    const SHAPE: usize = 156;
+}
+impl crate::shape::Shaped for FingerprintResponse {
+    const SHAPE: usize = 157;
+}
+impl crate::shape::Shaped for ReserveRequest {
+    const SHAPE: usize = 163;
+}
+impl crate::shape::Shaped for ReserveResponse {
+    const SHAPE: usize = 164;
+}
+impl crate::shape::Shaped for StatsRequest {
+    const SHAPE: usize = 169;
+}
+impl crate::shape::Shaped for StatsResponse {
+    const SHAPE: usize = 170;
+}

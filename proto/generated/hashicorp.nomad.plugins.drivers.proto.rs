@@ -2643,3 +2643,111 @@ pub mod driver_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for CapabilitiesRequest {
+    const SHAPE: usize = 180;
+}
+impl crate::shape::Shaped for CapabilitiesResponse {
+    const SHAPE: usize = 181;
+}
+impl crate::shape::Shaped for CreateNetworkRequest {
+    const SHAPE: usize = 183;
+}
+impl crate::shape::Shaped for CreateNetworkResponse {
+    const SHAPE: usize = 184;
+}
+impl crate::shape::Shaped for DestroyNetworkRequest {
+    const SHAPE: usize = 188;
+}
+impl crate::shape::Shaped for DestroyNetworkResponse {
+    const SHAPE: usize = 189;
+}
+impl crate::shape::Shaped for DestroyTaskRequest {
+    const SHAPE: usize = 190;
+}
+impl crate::shape::Shaped for DestroyTaskResponse {
+    const SHAPE: usize = 191;
+}
+impl crate::shape::Shaped for DriverTaskEvent {
+    const SHAPE: usize = 192;
+}
+impl crate::shape::Shaped for ExecTaskRequest {
+    const SHAPE: usize = 194;
+}
+impl crate::shape::Shaped for ExecTaskResponse {
+    const SHAPE: usize = 195;
+}
+impl crate::shape::Shaped for ExecTaskStreamingRequest {
+    const SHAPE: usize = 197;
+}
+impl crate::shape::Shaped for ExecTaskStreamingResponse {
+    const SHAPE: usize = 201;
+}
+impl crate::shape::Shaped for FingerprintRequest {
+    const SHAPE: usize = 202;
+}
+impl crate::shape::Shaped for FingerprintResponse {
+    const SHAPE: usize = 203;
+}
+impl crate::shape::Shaped for InitRequest {
+    const SHAPE: usize = 205;
+}
+impl crate::shape::Shaped for InitResponse {
+    const SHAPE: usize = 206;
+}
+impl crate::shape::Shaped for InspectTaskRequest {
+    const SHAPE: usize = 207;
+}
+impl crate::shape::Shaped for InspectTaskResponse {
+    const SHAPE: usize = 208;
+}
+impl crate::shape::Shaped for RecoverTaskRequest {
+    const SHAPE: usize = 214;
+}
+impl crate::shape::Shaped for RecoverTaskResponse {
+    const SHAPE: usize = 230;
+}
+impl crate::shape::Shaped for ShutdownRequest {
+    const SHAPE: usize = 231;
+}
+impl crate::shape::Shaped for ShutdownResponse {
+    const SHAPE: usize = 232;
+}
+impl crate::shape::Shaped for SignalTaskRequest {
+    const SHAPE: usize = 233;
+}
+impl crate::shape::Shaped for SignalTaskResponse {
+    const SHAPE: usize = 234;
+}
+impl crate::shape::Shaped for StartTaskRequest {
+    const SHAPE: usize = 235;
+}
+impl crate::shape::Shaped for StartTaskResponse {
+    const SHAPE: usize = 236;
+}
+impl crate::shape::Shaped for StopTaskRequest {
+    const SHAPE: usize = 237;
+}
+impl crate::shape::Shaped for StopTaskResponse {
+    const SHAPE: usize = 238;
+}
+impl crate::shape::Shaped for TaskConfigSchemaRequest {
+    const SHAPE: usize = 239;
+}
+impl crate::shape::Shaped for TaskConfigSchemaResponse {
+    const SHAPE: usize = 240;
+}
+impl crate::shape::Shaped for TaskEventsRequest {
+    const SHAPE: usize = 241;
+}
+impl crate::shape::Shaped for TaskStatsRequest {
+    const SHAPE: usize = 242;
+}
+impl crate::shape::Shaped for TaskStatsResponse {
+    const SHAPE: usize = 243;
+}
+impl crate::shape::Shaped for WaitTaskRequest {
+    const SHAPE: usize = 249;
+}
+impl crate::shape::Shaped for WaitTaskResponse {
+    const SHAPE: usize = 250;
+}

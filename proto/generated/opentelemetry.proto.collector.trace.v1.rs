@@ -324,3 +324,9 @@ pub mod trace_service_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for ExportTraceServiceRequest {
+    const SHAPE: usize = 251;
+}
+impl crate::shape::Shaped for ExportTraceServiceResponse {
+    const SHAPE: usize = 260;
+}

@@ -975,3 +975,12 @@ pub mod grpc_stdio_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for ConnInfo {
+    const SHAPE: usize = 262;
+}
+impl crate::shape::Shaped for Empty {
+    const SHAPE: usize = 264;
+}
+impl crate::shape::Shaped for StdioData {
+    const SHAPE: usize = 265;
+}

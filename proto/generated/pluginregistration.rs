@@ -406,3 +406,15 @@ pub mod registration_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for InfoRequest {
+    const SHAPE: usize = 266;
+}
+impl crate::shape::Shaped for PluginInfo {
+    const SHAPE: usize = 267;
+}
+impl crate::shape::Shaped for RegistrationStatus {
+    const SHAPE: usize = 268;
+}
+impl crate::shape::Shaped for RegistrationStatusResponse {
+    const SHAPE: usize = 269;
+}

@@ -6379,3 +6379,261 @@ pub mod image_service_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for AttachRequest {
+    const SHAPE: usize = 270;
+}
+impl crate::shape::Shaped for AttachResponse {
+    const SHAPE: usize = 271;
+}
+impl crate::shape::Shaped for CheckpointContainerRequest {
+    const SHAPE: usize = 272;
+}
+impl crate::shape::Shaped for CheckpointContainerResponse {
+    const SHAPE: usize = 273;
+}
+impl crate::shape::Shaped for CheckpointPodRequest {
+    const SHAPE: usize = 274;
+}
+impl crate::shape::Shaped for CheckpointPodResponse {
+    const SHAPE: usize = 276;
+}
+impl crate::shape::Shaped for ContainerEventResponse {
+    const SHAPE: usize = 277;
+}
+impl crate::shape::Shaped for ContainerStatsRequest {
+    const SHAPE: usize = 304;
+}
+impl crate::shape::Shaped for ContainerStatsResponse {
+    const SHAPE: usize = 305;
+}
+impl crate::shape::Shaped for ContainerStatusRequest {
+    const SHAPE: usize = 319;
+}
+impl crate::shape::Shaped for ContainerStatusResponse {
+    const SHAPE: usize = 320;
+}
+impl crate::shape::Shaped for CreateContainerRequest {
+    const SHAPE: usize = 322;
+}
+impl crate::shape::Shaped for CreateContainerResponse {
+    const SHAPE: usize = 348;
+}
+impl crate::shape::Shaped for ExecRequest {
+    const SHAPE: usize = 349;
+}
+impl crate::shape::Shaped for ExecResponse {
+    const SHAPE: usize = 350;
+}
+impl crate::shape::Shaped for ExecSyncRequest {
+    const SHAPE: usize = 351;
+}
+impl crate::shape::Shaped for ExecSyncResponse {
+    const SHAPE: usize = 352;
+}
+impl crate::shape::Shaped for GetEventsRequest {
+    const SHAPE: usize = 353;
+}
+impl crate::shape::Shaped for ImageFsInfoRequest {
+    const SHAPE: usize = 354;
+}
+impl crate::shape::Shaped for ImageFsInfoResponse {
+    const SHAPE: usize = 355;
+}
+impl crate::shape::Shaped for ImageStatusRequest {
+    const SHAPE: usize = 356;
+}
+impl crate::shape::Shaped for ImageStatusResponse {
+    const SHAPE: usize = 357;
+}
+impl crate::shape::Shaped for ListContainerStatsRequest {
+    const SHAPE: usize = 360;
+}
+impl crate::shape::Shaped for ListContainerStatsResponse {
+    const SHAPE: usize = 363;
+}
+impl crate::shape::Shaped for ListContainersRequest {
+    const SHAPE: usize = 364;
+}
+impl crate::shape::Shaped for ListContainersResponse {
+    const SHAPE: usize = 368;
+}
+impl crate::shape::Shaped for ListImagesRequest {
+    const SHAPE: usize = 372;
+}
+impl crate::shape::Shaped for ListImagesResponse {
+    const SHAPE: usize = 374;
+}
+impl crate::shape::Shaped for ListMetricDescriptorsRequest {
+    const SHAPE: usize = 375;
+}
+impl crate::shape::Shaped for ListMetricDescriptorsResponse {
+    const SHAPE: usize = 376;
+}
+impl crate::shape::Shaped for ListPodSandboxMetricsRequest {
+    const SHAPE: usize = 378;
+}
+impl crate::shape::Shaped for ListPodSandboxMetricsResponse {
+    const SHAPE: usize = 379;
+}
+impl crate::shape::Shaped for ListPodSandboxRequest {
+    const SHAPE: usize = 383;
+}
+impl crate::shape::Shaped for ListPodSandboxResponse {
+    const SHAPE: usize = 387;
+}
+impl crate::shape::Shaped for ListPodSandboxStatsRequest {
+    const SHAPE: usize = 391;
+}
+impl crate::shape::Shaped for ListPodSandboxStatsResponse {
+    const SHAPE: usize = 394;
+}
+impl crate::shape::Shaped for PodSandboxStatsRequest {
+    const SHAPE: usize = 411;
+}
+impl crate::shape::Shaped for PodSandboxStatsResponse {
+    const SHAPE: usize = 412;
+}
+impl crate::shape::Shaped for PodSandboxStatusRequest {
+    const SHAPE: usize = 413;
+}
+impl crate::shape::Shaped for PodSandboxStatusResponse {
+    const SHAPE: usize = 414;
+}
+impl crate::shape::Shaped for PortForwardRequest {
+    const SHAPE: usize = 416;
+}
+impl crate::shape::Shaped for PortForwardResponse {
+    const SHAPE: usize = 417;
+}
+impl crate::shape::Shaped for PullImageRequest {
+    const SHAPE: usize = 418;
+}
+impl crate::shape::Shaped for PullImageResponse {
+    const SHAPE: usize = 420;
+}
+impl crate::shape::Shaped for RemoveContainerRequest {
+    const SHAPE: usize = 421;
+}
+impl crate::shape::Shaped for RemoveContainerResponse {
+    const SHAPE: usize = 422;
+}
+impl crate::shape::Shaped for RemoveImageRequest {
+    const SHAPE: usize = 423;
+}
+impl crate::shape::Shaped for RemoveImageResponse {
+    const SHAPE: usize = 424;
+}
+impl crate::shape::Shaped for RemovePodSandboxRequest {
+    const SHAPE: usize = 425;
+}
+impl crate::shape::Shaped for RemovePodSandboxResponse {
+    const SHAPE: usize = 426;
+}
+impl crate::shape::Shaped for ReopenContainerLogRequest {
+    const SHAPE: usize = 427;
+}
+impl crate::shape::Shaped for ReopenContainerLogResponse {
+    const SHAPE: usize = 428;
+}
+impl crate::shape::Shaped for RestorePodRequest {
+    const SHAPE: usize = 429;
+}
+impl crate::shape::Shaped for RestorePodResponse {
+    const SHAPE: usize = 431;
+}
+impl crate::shape::Shaped for RunPodSandboxRequest {
+    const SHAPE: usize = 433;
+}
+impl crate::shape::Shaped for RunPodSandboxResponse {
+    const SHAPE: usize = 434;
+}
+impl crate::shape::Shaped for RuntimeConfigRequest {
+    const SHAPE: usize = 435;
+}
+impl crate::shape::Shaped for RuntimeConfigResponse {
+    const SHAPE: usize = 436;
+}
+impl crate::shape::Shaped for StartContainerRequest {
+    const SHAPE: usize = 438;
+}
+impl crate::shape::Shaped for StartContainerResponse {
+    const SHAPE: usize = 439;
+}
+impl crate::shape::Shaped for StatusRequest {
+    const SHAPE: usize = 440;
+}
+impl crate::shape::Shaped for StatusResponse {
+    const SHAPE: usize = 441;
+}
+impl crate::shape::Shaped for StopContainerRequest {
+    const SHAPE: usize = 448;
+}
+impl crate::shape::Shaped for StopContainerResponse {
+    const SHAPE: usize = 449;
+}
+impl crate::shape::Shaped for StopPodSandboxRequest {
+    const SHAPE: usize = 450;
+}
+impl crate::shape::Shaped for StopPodSandboxResponse {
+    const SHAPE: usize = 451;
+}
+impl crate::shape::Shaped for StreamContainerStatsRequest {
+    const SHAPE: usize = 452;
+}
+impl crate::shape::Shaped for StreamContainerStatsResponse {
+    const SHAPE: usize = 453;
+}
+impl crate::shape::Shaped for StreamContainersRequest {
+    const SHAPE: usize = 454;
+}
+impl crate::shape::Shaped for StreamContainersResponse {
+    const SHAPE: usize = 455;
+}
+impl crate::shape::Shaped for StreamImagesRequest {
+    const SHAPE: usize = 456;
+}
+impl crate::shape::Shaped for StreamImagesResponse {
+    const SHAPE: usize = 457;
+}
+impl crate::shape::Shaped for StreamPodSandboxMetricsRequest {
+    const SHAPE: usize = 458;
+}
+impl crate::shape::Shaped for StreamPodSandboxMetricsResponse {
+    const SHAPE: usize = 459;
+}
+impl crate::shape::Shaped for StreamPodSandboxStatsRequest {
+    const SHAPE: usize = 460;
+}
+impl crate::shape::Shaped for StreamPodSandboxStatsResponse {
+    const SHAPE: usize = 461;
+}
+impl crate::shape::Shaped for StreamPodSandboxesRequest {
+    const SHAPE: usize = 462;
+}
+impl crate::shape::Shaped for StreamPodSandboxesResponse {
+    const SHAPE: usize = 463;
+}
+impl crate::shape::Shaped for UpdateContainerResourcesRequest {
+    const SHAPE: usize = 464;
+}
+impl crate::shape::Shaped for UpdateContainerResourcesResponse {
+    const SHAPE: usize = 466;
+}
+impl crate::shape::Shaped for UpdatePodSandboxResourcesRequest {
+    const SHAPE: usize = 467;
+}
+impl crate::shape::Shaped for UpdatePodSandboxResourcesResponse {
+    const SHAPE: usize = 468;
+}
+impl crate::shape::Shaped for UpdateRuntimeConfigRequest {
+    const SHAPE: usize = 469;
+}
+impl crate::shape::Shaped for UpdateRuntimeConfigResponse {
+    const SHAPE: usize = 472;
+}
+impl crate::shape::Shaped for VersionRequest {
+    const SHAPE: usize = 473;
+}
+impl crate::shape::Shaped for VersionResponse {
+    const SHAPE: usize = 474;
+}

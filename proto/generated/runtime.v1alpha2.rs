@@ -3544,3 +3544,36 @@ pub mod volume_service_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for ContainerStatusResponse {
+    const SHAPE: usize = 475;
+}
+impl crate::shape::Shaped for CreateContainerRequest {
+    const SHAPE: usize = 490;
+}
+impl crate::shape::Shaped for ImageStatusResponse {
+    const SHAPE: usize = 500;
+}
+impl crate::shape::Shaped for ListImagesResponse {
+    const SHAPE: usize = 504;
+}
+impl crate::shape::Shaped for PullImageRequest {
+    const SHAPE: usize = 505;
+}
+impl crate::shape::Shaped for RemoveVolumeRequest {
+    const SHAPE: usize = 506;
+}
+impl crate::shape::Shaped for RemoveVolumeResponse {
+    const SHAPE: usize = 507;
+}
+impl crate::shape::Shaped for RunPodSandboxRequest {
+    const SHAPE: usize = 508;
+}
+impl crate::shape::Shaped for StartPodSandboxRequest {
+    const SHAPE: usize = 509;
+}
+impl crate::shape::Shaped for StartPodSandboxResponse {
+    const SHAPE: usize = 510;
+}
+impl crate::shape::Shaped for UpdateContainerResourcesRequest {
+    const SHAPE: usize = 511;
+}

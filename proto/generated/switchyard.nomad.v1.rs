@@ -359,3 +359,9 @@ pub mod sessions_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for OpenRequest {
+    const SHAPE: usize = 513;
+}
+impl crate::shape::Shaped for OpenResponse {
+    const SHAPE: usize = 514;
+}

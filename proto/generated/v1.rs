@@ -339,3 +339,9 @@ pub mod pod_resources_lister_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for ListPodResourcesRequest {
+    const SHAPE: usize = 515;
+}
+impl crate::shape::Shaped for ListPodResourcesResponse {
+    const SHAPE: usize = 516;
+}

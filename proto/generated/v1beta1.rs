@@ -1082,3 +1082,33 @@ pub mod device_plugin_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+impl crate::shape::Shaped for AllocateRequest {
+    const SHAPE: usize = 520;
+}
+impl crate::shape::Shaped for AllocateResponse {
+    const SHAPE: usize = 522;
+}
+impl crate::shape::Shaped for DevicePluginOptions {
+    const SHAPE: usize = 529;
+}
+impl crate::shape::Shaped for Empty {
+    const SHAPE: usize = 530;
+}
+impl crate::shape::Shaped for ListAndWatchResponse {
+    const SHAPE: usize = 531;
+}
+impl crate::shape::Shaped for PreStartContainerRequest {
+    const SHAPE: usize = 535;
+}
+impl crate::shape::Shaped for PreStartContainerResponse {
+    const SHAPE: usize = 536;
+}
+impl crate::shape::Shaped for PreferredAllocationRequest {
+    const SHAPE: usize = 537;
+}
+impl crate::shape::Shaped for PreferredAllocationResponse {
+    const SHAPE: usize = 539;
+}
+impl crate::shape::Shaped for RegisterRequest {
+    const SHAPE: usize = 541;
+}

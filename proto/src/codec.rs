@@ -1,10 +1,15 @@
-//! How messages of the services are put on the wire: as tonic does, with less memory for each call that is open.
+//! How messages of the services are put on the wire: as tonic does, with less memory for each call that is open. What is
+//! received is [counted](crate::shape) before it is decoded.
 
 use std::marker::PhantomData;
 
 use prost::Message;
-use tonic::codec::{BufferSettings, Codec};
+use prost::bytes::Buf as _;
+use tonic::Status;
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
+
+use crate::shape::{self, Shaped};
 
 /// What a call begins with in each direction; it grows with its messages, most of which fit. tonic has 8 KiB, and a call that follows a task or
 /// events has them for as long as those last.
@@ -18,6 +23,10 @@ pub struct LeanCodec<T, U> {
     messages: PhantomData<(T, U)>,
 }
 
+/// Decodes messages that take bounded memory.
+#[derive(Debug)]
+pub struct CountingDecoder<U>(ProstDecoder<U>);
+
 // === impl LeanCodec ===
 
 impl<T, U> Default for LeanCodec<T, U> {
@@ -26,17 +35,36 @@ impl<T, U> Default for LeanCodec<T, U> {
     }
 }
 
-impl<T: Message + 'static, U: Message + Default + 'static> Codec for LeanCodec<T, U> {
+impl<T: Message + 'static, U: Message + Default + Shaped + 'static> Codec for LeanCodec<T, U> {
     type Encode = T;
     type Decode = U;
     type Encoder = ProstEncoder<T>;
-    type Decoder = ProstDecoder<U>;
+    type Decoder = CountingDecoder<U>;
 
     fn encoder(&mut self) -> Self::Encoder {
         ProstCodec::<T, U>::raw_encoder(BufferSettings::new(BUFFER, SENT_AT_ONCE))
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        ProstCodec::<T, U>::raw_decoder(BufferSettings::new(BUFFER, SENT_AT_ONCE))
+        CountingDecoder(ProstCodec::<T, U>::raw_decoder(BufferSettings::new(BUFFER, SENT_AT_ONCE)))
+    }
+}
+
+// === impl CountingDecoder ===
+
+impl<U: Message + Default + Shaped> Decoder for CountingDecoder<U> {
+    type Item = U;
+    type Error = Status;
+
+    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        let message = buf.chunk();
+        debug_assert_eq!(message.len(), buf.remaining(), "tonic gathers a message in one piece");
+        // As tonic answers a message that has too many bytes.
+        shape::check::<U>(message).map_err(|error| Status::out_of_range(error.to_string()))?;
+        self.0.decode(buf)
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        self.0.buffer_settings()
     }
 }

@@ -11,6 +11,8 @@
 //! - fields this crate does not know are dropped when a message is decoded, as prost does. What must be kept
 //!   has to be kept as bytes.
 //!
+//! What is received is [counted](shape) before it is decoded: a small message can become a large one in memory.
+//!
 //! Clients and servers accept messages up to tonic's 4 MiB unless `max_decoding_message_size` says otherwise;
 //! CRI peers expect 16 MiB, and a manager of a swarm may send more than 4 MiB.
 
@@ -22,9 +24,13 @@ macro_rules! generated {
 }
 
 pub mod codec;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod redact;
+pub mod shape;
 
 generated!("server_streams");
+generated!("shapes");
 
 pub mod cri {
     //! The Container Runtime Interface of Kubernetes.

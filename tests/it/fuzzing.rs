@@ -53,6 +53,7 @@ targets! {
     lease_journal: switchyard_ledger::fuzzing::journal, 4_000;
     device_host_messages: switchyard_device_host::fuzzing::messages, 4_000;
     kubelet_messages: switchyard_device_plugin::fuzzing::messages, 4_000;
+    message_shapes: switchyard_proto::fuzzing::message_shapes, 4_000;
     mountinfo: switchyard_namespaces::fuzzing::mountinfo, 4_000;
     nomad_configs: switchyard_nomad::fuzzing::configs, 4_000;
     propagation: switchyard_runtime_spec::fuzzing::propagation, 4_000;

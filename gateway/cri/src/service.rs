@@ -8,12 +8,13 @@ use std::task::{Context, Poll};
 use switchyard_core::Error;
 use switchyard_core::gateway::Scope;
 use switchyard_core::reload::Reloadable;
+use switchyard_proto::codec::LeanCodec;
 use switchyard_proto::cri::v1::image_service_server::ImageServiceServer;
 use switchyard_proto::cri::v1::runtime_service_server::RuntimeServiceServer;
+use switchyard_proto::shape::Shaped;
 use switchyard_streaming::Sessions;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::server::{Grpc, NamedService};
-use tonic_prost::ProstCodec;
 
 use crate::config::Config;
 use crate::cpus::ExclusiveCpus;
@@ -149,7 +150,7 @@ pub(crate) fn unary<S, Q, T, F>(
 ) -> ResponseFuture
 where
     S: Clone + Send + Sync + 'static,
-    Q: prost::Message + Default + 'static,
+    Q: prost::Message + Default + Shaped + 'static,
     T: prost::Message + 'static,
     F: Future<Output = Result<T, Error>> + Send + 'static,
 {
@@ -158,7 +159,7 @@ where
         let state = state.clone();
         with_deadline(request, move |message| work(state, message))
     });
-    let mut grpc = Grpc::new(ProstCodec::<T, Q>::default()).apply_max_message_size_config(Some(limit), None);
+    let mut grpc = Grpc::new(LeanCodec::<T, Q>::default()).apply_max_message_size_config(Some(limit), None);
     Box::pin(async move { Ok(grpc.unary(unary, request).await) })
 }
 

@@ -57,8 +57,10 @@ const DESCRIBE_PAUSE: Duration = Duration::from_secs(10);
 /// The pause before assignments are asked for anew because a message was missing.
 const RESYNC_PAUSE: Duration = Duration::from_secs(1);
 
-/// The largest message with assignments: a thousand tasks with a secret each are some tens of MiB.
-const ASSIGNMENTS_MAX: usize = 128 << 20;
+/// The largest message with assignments. The first of a session has all tasks, secrets and configs of the node at once, and a
+/// config has up to a MiB; docker's agents take any size, so that what managers have sent them is more than 4 MiB. How much memory
+/// it takes once it is decoded is bounded as for each message.
+const ASSIGNMENTS_MAX: usize = 64 << 20;
 
 /// The longest id of a session. They have 25 characters.
 const SESSION_ID_MAX: usize = 128;

@@ -1,4 +1,5 @@
-//! The wire types: their bytes, and what they show of secrets.
+//! The wire types: their bytes, what they show of secrets, and how much memory they take.
 
 mod redact;
+mod shape;
 mod wire;

@@ -5,11 +5,12 @@ use std::convert::Infallible;
 use std::future::{Future, ready};
 
 use futures::Stream;
+use switchyard_proto::codec::LeanCodec;
+use switchyard_proto::shape::Shaped;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, http};
 use tonic::server::Grpc;
 use tonic::{Response, Status};
-use tonic_prost::ProstCodec;
 
 /// A call as received from the server.
 pub(super) type Call = http::Request<Body>;
@@ -23,7 +24,7 @@ pub(super) fn unary<Q, T>(
     work: impl FnOnce(Q) -> Result<T, Status> + Send + 'static,
 ) -> ResponseFuture
 where
-    Q: prost::Message + Default + 'static,
+    Q: prost::Message + Default + Shaped + 'static,
     T: prost::Message + Default + 'static,
 {
     let mut work = Some(work);
@@ -41,7 +42,7 @@ pub(super) fn streaming<Q, T>(
     answers: impl Stream<Item = Result<T, Status>> + Send + 'static,
 ) -> ResponseFuture
 where
-    Q: prost::Message + Default + 'static,
+    Q: prost::Message + Default + Shaped + 'static,
     T: prost::Message + Default + 'static,
 {
     let mut answers = Some(answers);
@@ -55,7 +56,7 @@ where
 /// Keeps a bidirectional call open until the caller ends it, without sending a message.
 pub(super) fn never_answered<Q, T>(call: Call) -> ResponseFuture
 where
-    Q: prost::Message + Default + 'static,
+    Q: prost::Message + Default + Shaped + 'static,
     T: prost::Message + Default + 'static,
 {
     let service = tower::service_fn(|request: tonic::Request<tonic::Streaming<Q>>| {
@@ -75,13 +76,12 @@ fn drained<Q: Send + 'static, T: Send + 'static>(
     })
 }
 
-fn grpc<T, Q>() -> Grpc<ProstCodec<T, Q>>
+fn grpc<T, Q>() -> Grpc<LeanCodec<T, Q>>
 where
-    Q: prost::Message + Default + 'static,
+    Q: prost::Message + Default + Shaped + 'static,
     T: prost::Message + Default + 'static,
 {
-    // No size limit: a configuration may be long, and the agent that sends it is trusted.
-    Grpc::new(ProstCodec::default()).apply_max_message_size_config(
+    Grpc::new(LeanCodec::default()).apply_max_message_size_config(
         Some(crate::transport::MAX_MESSAGE),
         Some(crate::transport::MAX_MESSAGE),
     )

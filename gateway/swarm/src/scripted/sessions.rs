@@ -125,6 +125,19 @@ async fn missing_message_opens_a_new_stream_within_the_session() {
 }
 
 #[tokio::test]
+async fn message_of_very_many_empty_parts_is_refused_and_the_next_session_goes_on() {
+    let manager = ScriptedManager::start(true).await;
+    let mut hostile = assignments(Type::Complete, "", "1");
+    hostile.changes = vec![swarm::AssignmentChange::default(); 250_000];
+    manager.change(|script| script.assignments = vec![vec![hostile]]);
+    let mut node = Running::start(&manager).await;
+    let refusal =
+        "the message has so many parts that they take more than 67108864 bytes once they are decoded";
+    node.until(|report| report.session_error.as_deref().is_some_and(|error| error.contains(refusal))).await;
+    node.until(|report| report.sessions == 2 && report.session_error.is_none()).await;
+}
+
+#[tokio::test]
 async fn tasks_come_by_the_deprecated_stream_from_a_manager_without_assignments() {
     let manager = ScriptedManager::start(true).await;
     let all = |ids: &[&str]| {
