@@ -38,6 +38,7 @@ mod pod_shims;
 mod process;
 mod remove;
 mod signalable;
+mod spec_request;
 mod start;
 pub(crate) mod storage;
 pub(crate) mod table;

@@ -45,7 +45,7 @@ pub struct Built {
 }
 
 /// Whether the spec of a task depends on paths of the host that its client chose, or that lead to such ones, so that
-/// [`build`] may block for ever on one of their file systems. Otherwise it reads the kernel's files alone.
+/// [`Gathered::of_task`](crate::Gathered::of_task) may block for ever on one of their file systems. Otherwise it reads the kernel's files alone.
 #[must_use]
 pub fn depends_on_host_paths(task: &TaskSpec) -> bool {
     let security = &task.security;
@@ -59,7 +59,7 @@ pub fn depends_on_host_paths(task: &TaskSpec) -> bool {
 
 /// The spec of a task.
 ///
-/// Pure except for calls of [`crate::HostFs`], which may block on the file system.
+/// Pure: what is on the host was found out before.
 ///
 /// # Errors
 /// `InvalidArgument` with the name of the field; `FailedPrecondition` and `Unimplemented` for what this node
@@ -80,11 +80,11 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
         let why = format!("{} must have its label on the host already", path.display());
         return Err(Error::unimplemented(format!("mounts.selinux_relabel: is not supported: {why}")));
     }
-    let devices = devices::of_task(task, input.fs)?;
+    let devices = devices::of_task(task, input.found)?;
     let mut resources = resources::linux_resources(&limits, input.host, &mut warnings)?;
     resources.devices = devices.rules;
-    resources.block_io = throttles::block_io(task, input.host, input.fs)?;
-    resources.network = network::priorities(task, input.sandbox, input.host, input.fs)?;
+    resources.block_io = throttles::block_io(task, input.host, input.found)?;
+    resources.network = network::priorities(task, input.sandbox, input.host, input.found)?;
     check_user(input)?;
     let (uid_mappings, gid_mappings) = namespaces::id_mappings(input.sandbox);
     let linux = oci::Linux {
@@ -94,7 +94,7 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
         uid_mappings,
         gid_mappings,
         devices: devices.nodes,
-        seccomp: seccomp::of_task(security, input.host, &process.capabilities, input.fs, &mut warnings)?,
+        seccomp: seccomp::of_task(security, input.host, &process.capabilities, input.found, &mut warnings)?,
         rootfs_propagation: made.rootfs_propagation,
         masked_paths: hidden("security.masked_paths", &security.masked_paths, security.privileged)?,
         readonly_paths: hidden("security.readonly_paths", &security.readonly_paths, security.privileged)?,
@@ -112,9 +112,9 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     };
     // Applied last, as vendors expect.
     if !task.cdi_devices.is_empty() {
-        let edits = cdi::resolve(&task.cdi_devices, input.cdi_dirs, input.fs)?;
+        let edits = cdi::resolve(&task.cdi_devices, input.cdi_dirs, input.found)?;
         let oci::Spec { process, mounts, linux, hooks, .. } = &mut spec;
-        cdi::apply(&edits, cdi::Target { process, mounts, linux, hooks }, input.fs)?;
+        cdi::apply(&edits, cdi::Target { process, mounts, linux, hooks }, input.found)?;
     }
     Ok(Built { spec: to_value(&spec)?, limits, warnings })
 }

@@ -9,11 +9,12 @@ mod file;
 mod listing;
 mod yaml;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use switchyard_core::{Error, Result};
 
-pub(crate) use apply::{Target, apply};
+pub(crate) use apply::{Target, apply, host_nodes};
 pub(crate) use file::Edits;
 pub use listing::{Listed, ListedNode, Listing, is_kind, list};
 
@@ -51,12 +52,11 @@ pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Re
     let kinds: Vec<&str> = wanted.iter().map(|name| name.kind).collect();
     let directories: Vec<Directory> =
         dirs.iter().rev().map(|dir| Directory::read(dir, fs, Some(&kinds))).collect();
-    let mut seen: Vec<&Path> = Vec::new();
+    let mut seen: HashSet<&Path> = HashSet::new();
     let mut edits = Edits::default();
     for (name, wanted) in names.iter().zip(&wanted) {
         let (path, file) = find(name, *wanted, &directories, dirs)?;
-        if !seen.contains(&path) {
-            seen.push(path);
+        if seen.insert(path) {
             check_interfaces(name, &file.edits)?;
             edits.append(&file.edits);
         }
@@ -122,6 +122,24 @@ impl Directory {
     }
 }
 
+/// Reads all files that may have devices.
+pub(crate) fn read_all(dirs: &[PathBuf], fs: &dyn HostFs) {
+    for path in dirs.iter().filter_map(|dir| fs.list(dir).ok()).flatten() {
+        if is_yaml(&path).is_some() {
+            drop(fs.read(&path, MAX_FILE_BYTES));
+        }
+    }
+}
+
+/// Whether a spec file is YAML, or else JSON; `None` for another file.
+fn is_yaml(path: &Path) -> Option<bool> {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("json") => Some(false),
+        Some("yaml" | "yml") => Some(true),
+        Some(_) | None => None,
+    }
+}
+
 /// Calls `each` with the files directly in a directory, one after the other; if `kinds` are given, only with
 /// files of these kinds. A missing directory counts as empty. Returns the files that cannot be read or
 /// parsed, with the reason.
@@ -139,11 +157,7 @@ fn visit(
     paths.sort();
     let mut bad = Vec::new();
     for path in paths {
-        let yaml = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("json") => false,
-            Some("yaml" | "yml") => true,
-            Some(_) | None => continue,
-        };
+        let Some(yaml) = is_yaml(&path) else { continue };
         let parsed = match fs.read(&path, MAX_FILE_BYTES) {
             Ok(bytes) if kinds.is_some_and(|kinds| SpecFile::is_of_others(&bytes, yaml, kinds)) => continue,
             Ok(bytes) => SpecFile::parse(&bytes, yaml),

@@ -35,10 +35,21 @@ impl HostFs for RealHost {
     }
 
     fn propagation(&self, path: &Path) -> io::Result<HostPropagation> {
-        let mounts = mountinfo::parse(&fs::read("/proc/self/mountinfo")?);
-        mountinfo::propagation_of(&mounts, path).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, format!("no mount is above {}", path.display()))
-        })
+        propagation(&mounts()?, path)
+    }
+
+    /// The table of mounts is read once: a node has thousands of them.
+    fn propagations(&self, paths: &[PathBuf]) -> Vec<io::Result<HostPropagation>> {
+        if paths.is_empty() {
+            return Vec::new();
+        }
+        match mounts() {
+            Ok(mounts) => paths.iter().map(|path| propagation(&mounts, path)).collect(),
+            Err(error) => {
+                let same = || io::Error::new(error.kind(), error.to_string());
+                paths.iter().map(|_| Err(same())).collect()
+            }
+        }
     }
 
     fn node(&self, path: &Path) -> io::Result<HostNode> {
@@ -70,6 +81,16 @@ impl HostFs for RealHost {
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
         fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.path())).collect()
     }
+}
+
+fn mounts() -> io::Result<Vec<mountinfo::MountPoint>> {
+    Ok(mountinfo::parse(&fs::read("/proc/self/mountinfo")?))
+}
+
+fn propagation(mounts: &[mountinfo::MountPoint], path: &Path) -> io::Result<HostPropagation> {
+    mountinfo::propagation_of(mounts, path).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::NotFound, format!("no mount is above {}", path.display()))
+    })
 }
 
 /// The contents of a regular file of at most `limit` bytes.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use switchyard_core::spec::{MissingSource, OomScoreAdj, SelinuxLabel, Signal, TaskSpec, UserNamespace};
 
+use crate::gathered::Gathered;
 use crate::resolved::{ImageVolume, ResolvedMount};
 use crate::user::ResolvedUser;
 
@@ -26,8 +27,8 @@ pub struct Input<'a> {
     pub sandbox: &'a SandboxFacts,
     /// What the node can do.
     pub host: &'a Host,
-    /// Files, mounts and devices of the node.
-    pub fs: &'a dyn HostFs,
+    /// What was found of files, mounts and devices of the node.
+    pub found: &'a Gathered,
     /// The user, looked up in the image.
     pub user: &'a ResolvedUser,
     /// Directories for the volumes that the image declares; a mount of the task at the same destination takes
@@ -278,6 +279,11 @@ pub trait HostFs: Send + Sync {
     /// # Errors
     /// Those of the file system.
     fn propagation(&self, path: &Path) -> io::Result<HostPropagation>;
+
+    /// The propagation of the mounts that these paths are on, in their order.
+    fn propagations(&self, paths: &[PathBuf]) -> Vec<io::Result<HostPropagation>> {
+        paths.iter().map(|path| self.propagation(path)).collect()
+    }
 
     /// The kind of file at `path`, with symlinks followed.
     ///

@@ -4,11 +4,13 @@
 //! ```text
 //! TaskSpec, ResolvedMounts, ImageConfig ─┐
 //! SandboxFacts, Host, ResolvedUser ──────┴► build ──► Built { spec, limits, warnings }
-//!                                             │
-//!                                          HostFs: the only way to the file system of the host
+//!                                             ▲
+//!                  HostFs ──────► Gathered ───┘
 //! ```
 //!
 //! - [`resolved::ResolvedMount`] is a mount of a task whose source the backend has found and may stage.
+//! - [`HostFs`] is the only way to the file system of the host, which may block, for ever on a dead network file system;
+//!   [`Gathered`] has its answers for one task, so that a build does no I/O.
 //! - [`build::build`] makes the spec of a task, [`infra::build`] that of a sandbox's own process.
 //! - [`process::exec_process`] makes a further process from the stored spec of a task.
 //! - [`resources::linux_resources`] makes the limits; an update of a running task uses it too.
@@ -28,6 +30,7 @@ pub mod devices;
 pub mod environment;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod gathered;
 pub mod host;
 pub mod infra;
 pub mod input;
@@ -48,6 +51,7 @@ pub mod throttles;
 pub mod user;
 
 pub use build::{Built, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, build, depends_on_host_paths};
+pub use gathered::{Gathered, Questions};
 pub use host::RealHost;
 pub use input::{
     Arch, CgroupDriver, CgroupVersion, Host, HostFs, ImageConfig, Input, Namespace, SandboxFacts,

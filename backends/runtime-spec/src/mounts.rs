@@ -248,7 +248,7 @@ fn of_request(mount: &ResolvedMount, input: &Input<'_>, made: &mut Mounts) -> Re
         ))),
         MountSource::Host { .. } | MountSource::Beneath { .. } | MountSource::Volume { .. } => {
             let host_path = found.host_path();
-            let flag = propagated(&destination, &host_path, *propagation, input.fs, made)?;
+            let flag = propagated(&destination, &host_path, *propagation, input.found, made)?;
             let list = bind_options(&destination, flag, readonly_option, extra)?;
             if *selinux_relabel {
                 made.relabel.push(host_path);

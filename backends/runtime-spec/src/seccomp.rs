@@ -58,6 +58,16 @@ pub fn default_filter(host: &Host, capabilities: &Capabilities) -> LinuxSeccomp 
     filter
 }
 
+/// The profile file that the filter of a task is made of, if any is read.
+pub(crate) fn profile_file<'a>(security: &'a Security, host: &Host) -> Option<&'a Path> {
+    match &security.seccomp {
+        SeccompProfile::Localhost(path) if !security.privileged && host.seccomp => {
+            Some(path.as_path()).filter(|path| path.is_absolute())
+        }
+        SeccompProfile::Localhost(_) | SeccompProfile::Unconfined | SeccompProfile::RuntimeDefault => None,
+    }
+}
+
 fn from_file(path: &Path, host: &Host, capabilities: &Capabilities, fs: &dyn HostFs) -> Result<LinuxSeccomp> {
     let refused = |why: &str| Error::invalid("security.seccomp", format!("profile {} {why}", path.display()));
     if !path.is_absolute() {

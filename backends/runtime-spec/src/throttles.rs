@@ -1,5 +1,6 @@
 //! Limits and weights of block devices, by device number.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use switchyard_core::spec::{IoWeight, TaskSpec, Throttle, Throttled};
@@ -33,11 +34,11 @@ pub fn block_io(task: &TaskSpec, host: &Host, fs: &dyn HostFs) -> Result<Option<
             None => limits.weight = Some(*weight),
             Some(device) => {
                 let (major, minor) = numbers("blkio_weight", device, fs)?;
-                limits.weight_device.retain(|other| (other.major, other.minor) != (major, minor));
                 limits.weight_device.push(LinuxWeight { major, minor, weight: *weight });
             }
         }
     }
+    keep_last(&mut limits.weight_device, |one| (one.major, one.minor));
     Ok((limits != LinuxBlockIo::default()).then_some(limits))
 }
 
@@ -59,10 +60,25 @@ pub fn throttles(asked: &[Throttle], fs: &dyn HostFs) -> Result<LinuxBlockIo> {
             Throttled::Reads => &mut limits.throttle_read_iops_device,
             Throttled::Writes => &mut limits.throttle_write_iops_device,
         };
-        list.retain(|other| (other.major, other.minor) != (major, minor));
         list.push(LinuxThrottle { major, minor, rate: *rate });
     }
+    for list in [
+        &mut limits.throttle_read_bps_device,
+        &mut limits.throttle_write_bps_device,
+        &mut limits.throttle_read_iops_device,
+        &mut limits.throttle_write_iops_device,
+    ] {
+        keep_last(list, |one| (one.major, one.minor));
+    }
     Ok(limits)
+}
+
+/// Keeps the last of those for one device.
+fn keep_last<T>(list: &mut Vec<T>, device: impl Fn(&T) -> (i64, i64)) {
+    let mut seen = HashSet::with_capacity(list.len());
+    list.reverse();
+    list.retain(|one| seen.insert(device(one)));
+    list.reverse();
 }
 
 /// The numbers of a block device.

@@ -18,10 +18,11 @@ use switchyard_core::operation::step;
 use switchyard_core::spec::{Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
-use switchyard_runtime_spec::{Built, ImageConfig, Input, RealHost, ResolvedUser, depends_on_host_paths};
+use switchyard_runtime_spec::{Built, ImageConfig, ResolvedUser};
 
 use super::TaskEntry;
 use super::cleanup::{TaskCleanup, TaskCleanupKind};
+use super::spec_request::SpecRequest;
 use super::storage::fill::declared;
 use super::storage::mounts::image_volumes;
 use super::storage::plan::StoragePlan;
@@ -133,51 +134,35 @@ impl Tasks {
             PidMode::Private | PidMode::Sandbox | PidMode::Host => None,
         };
         let mut task = spec.clone();
-        let facts = sandbox.facts();
         let mut host = self.context.host.clone();
         if plan.leaf.as_ref().is_some_and(|leaf| leaf.cpuset.is_some()) {
             // The processors are set on the separate cpuset group: see `task/leaf.rs`.
             task.resources.cpuset_cpus = None;
         }
         host.apparmor = self.node.profile_for(&spec.security).await?;
-        let config = plan.config.clone();
-        let user = plan.user.clone();
-        let mounts = plan.storage.mounts.clone();
-        let volumes = plan.storage.volumes.clone();
-        let path = plan.location.path.clone();
-        let recursive_readonly = self.node.recursive_readonly(runtime);
-        let cdi_dirs = self.context.settings().devices.cdi_spec_dirs.clone();
         let infra = self.context.layout.infra();
-        let is_on_host = depends_on_host_paths(spec);
-        let build = move || {
-            let id = id.to_string();
-            if task.init {
-                infra_rootfs::ensure(&infra).map_err(|error| error.context("the init process"))?;
-            }
-            switchyard_runtime_spec::build(&Input {
-                id: &id,
-                task: &task,
-                mounts: &mounts,
-                image: &config,
-                sandbox: &facts,
-                host: &host,
-                fs: &RealHost,
-                user: &user,
-                volumes: &volumes,
-                cgroups_path: &path,
-                target_pid: target_pid.as_deref(),
-                recursive_readonly,
-                init: &infra.join(infra_rootfs::PROGRAM),
-                cdi_dirs: &cdi_dirs,
-            })
-        };
-        // Paths and devices of the host can be on a dead network file system, where this blocks for ever.
-        if is_on_host {
-            let pool = self.storage.blocking_pools.of(spec.meta.owner);
-            pool.run(format!("sandbox {sandbox_id}"), build).await
-        } else {
-            blocking(build).await
+        if task.init {
+            let dir = infra.clone();
+            let ensured = blocking(move || infra_rootfs::ensure(&dir)).await;
+            ensured.map_err(|error| error.context("the init process"))?;
         }
+        let request = SpecRequest {
+            id: id.to_string(),
+            task,
+            mounts: plan.storage.mounts.clone(),
+            image: plan.config.clone(),
+            sandbox: sandbox.facts(),
+            host,
+            user: plan.user.clone(),
+            volumes: plan.storage.volumes.clone(),
+            cgroups_path: plan.location.path.clone(),
+            target_pid,
+            recursive_readonly: self.node.recursive_readonly(runtime),
+            init: infra.join(infra_rootfs::PROGRAM),
+            cdi_dirs: self.context.settings().devices.cdi_spec_dirs.clone(),
+        };
+        let pool = self.storage.blocking_pools.of(spec.meta.owner);
+        request.build(pool, format!("sandbox {sandbox_id}")).await
     }
 
     fn pid_namespace(&self, target: TaskId) -> Result<PathBuf> {

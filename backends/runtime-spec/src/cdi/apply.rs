@@ -1,7 +1,10 @@
 //! Applies the edits of CDI devices to a runtime spec, after everything else.
 
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+use indexmap::IndexMap;
 use switchyard_core::{Error, Result};
 
 use super::file::{CdiDeviceNode, CdiHook, CdiMount, Edits};
@@ -29,18 +32,24 @@ pub(crate) fn apply(edits: &Edits, target: Target<'_>, fs: &dyn HostFs) -> Resul
     // Devices with network devices are refused earlier.
     let Edits { env, device_nodes, net_devices: _, hooks, mounts, intel_rdt, additional_gids } = edits;
     let Target { process, mounts: made, linux, hooks: all_hooks } = target;
-    for line in env {
-        put_variable(&mut process.env, line);
-    }
+    put_variables(&mut process.env, env);
+    let own = std::mem::take(&mut linux.devices);
+    let mut nodes: IndexMap<String, oci::LinuxDevice> =
+        own.into_iter().map(|device| (device.path.clone(), device)).collect();
     for node in device_nodes {
-        put_node(node, &process.user, linux, fs)?;
+        let device = put_node(node, &process.user, linux, fs)?;
+        // A later one is the last.
+        nodes.shift_remove(&device.path);
+        nodes.insert(device.path.clone(), device);
     }
-    for mount in mounts {
-        let mount = to_mount(mount);
-        made.retain(|other| other.destination != mount.destination);
-        made.push(mount);
-    }
+    linux.devices = nodes.into_values().collect();
     if !mounts.is_empty() {
+        // Of those at one place, the last.
+        let mut taken: HashSet<String> = HashSet::with_capacity(mounts.len());
+        let mut put: Vec<oci::Mount> = mounts.iter().rev().map(to_mount).collect();
+        put.retain(|mount| taken.insert(mount.destination.clone()));
+        made.retain(|other| !taken.contains(&other.destination));
+        made.extend(put.into_iter().rev());
         made.sort_by_key(|mount| text::depth(&mount.destination));
     }
     for hook in hooks {
@@ -49,28 +58,59 @@ pub(crate) fn apply(edits: &Edits, target: Target<'_>, fs: &dyn HostFs) -> Resul
     if let Some(rdt) = intel_rdt {
         linux.intel_rdt = Some(crate::build::to_value(rdt)?);
     }
-    for gid in additional_gids.iter().filter(|gid| **gid != 0) {
-        if !process.user.additional_gids.contains(gid) {
-            process.user.additional_gids.push(*gid);
-        }
-    }
+    let gids = &mut process.user.additional_gids;
+    let mut known: HashSet<u32> = gids.iter().copied().collect();
+    gids.extend(additional_gids.iter().filter(|gid| **gid != 0 && known.insert(**gid)));
     Ok(())
 }
 
-fn put_variable(env: &mut Vec<String>, line: &str) {
+/// Sets variables: each in place of the first of its name.
+fn put_variables(env: &mut Vec<String>, lines: &[String]) {
     let name = |line: &str| line.split('=').next().unwrap_or_default().to_owned();
-    match env.iter_mut().find(|other| name(other) == name(line)) {
-        Some(other) => line.clone_into(other),
-        None => env.push(line.to_owned()),
+    if lines.is_empty() {
+        return;
+    }
+    let mut places = HashMap::with_capacity(env.len());
+    for (place, line) in env.iter().enumerate() {
+        places.entry(name(line)).or_insert(place);
+    }
+    for line in lines {
+        match places.entry(name(line)) {
+            Entry::Occupied(known) => line.clone_into(&mut env[*known.get()]),
+            Entry::Vacant(free) => {
+                free.insert(env.len());
+                env.push(line.clone());
+            }
+        }
     }
 }
 
-fn put_node(node: &CdiDeviceNode, user: &oci::User, linux: &mut oci::Linux, fs: &dyn HostFs) -> Result<()> {
-    let CdiDeviceNode { path, host_path, kind, major, minor, file_mode, permissions, uid, gid } = node;
-    let declared = kind.as_deref().filter(|kind| *kind == "p" || major.is_some());
+/// The device nodes of the host whose numbers are looked up.
+pub(crate) fn host_nodes(edits: &Edits) -> impl Iterator<Item = &str> {
+    edits.device_nodes.iter().filter(|node| declared(node).is_none()).map(host_node)
+}
+
+/// The type of a node whose file tells its number as well, or that has none.
+fn declared(node: &CdiDeviceNode) -> Option<&str> {
+    node.kind.as_deref().filter(|kind| *kind == "p" || node.major.is_some())
+}
+
+fn host_node(node: &CdiDeviceNode) -> &str {
+    node.host_path.as_deref().unwrap_or(&node.path)
+}
+
+/// The device of a node, whose rule is added.
+fn put_node(
+    node: &CdiDeviceNode,
+    user: &oci::User,
+    linux: &mut oci::Linux,
+    fs: &dyn HostFs,
+) -> Result<oci::LinuxDevice> {
+    let CdiDeviceNode { path, host_path: _, kind: _, major, minor, file_mode, permissions, uid, gid } = node;
+    let declared = declared(node);
     let found = match declared {
         Some(_) => None,
-        None => Some(stat_device(host_path.as_deref().unwrap_or(path), fs)?),
+        None => Some(stat_device(host_node(node), fs)?),
     };
     let id = |declared: Option<u32>, of_process: u32| declared.unwrap_or(of_process);
     let device = oci::LinuxDevice {
@@ -98,9 +138,7 @@ fn put_node(node: &CdiDeviceNode, user: &oci::User, linux: &mut oci::Linux, fs: 
             access: access.to_owned(),
         });
     }
-    linux.devices.retain(|other| other.path != device.path);
-    linux.devices.push(device);
-    Ok(())
+    Ok(device)
 }
 
 fn stat_device(path: &str, fs: &dyn HostFs) -> Result<crate::input::DeviceInfo> {

@@ -14,8 +14,8 @@ use switchyard_runtime_spec::capabilities;
 use switchyard_runtime_spec::input::{DeviceInfo, HostNode, HostPropagation};
 use switchyard_runtime_spec::mounts::host_source;
 use switchyard_runtime_spec::{
-    Arch, Built, CgroupDriver, CgroupVersion, Host, HostFs, ImageConfig, ImageVolume, Input, Namespace,
-    ResolvedMount, ResolvedSource, ResolvedUser, SandboxFacts, build,
+    Arch, Built, CgroupDriver, CgroupVersion, Gathered, Host, HostFs, ImageConfig, ImageVolume, Input,
+    Namespace, Questions, ResolvedMount, ResolvedSource, ResolvedUser, SandboxFacts, build,
 };
 
 /// A node with a few paths, of which those below `/shared` and `/slave` are on such mounts.
@@ -141,14 +141,17 @@ impl Case {
     pub(crate) fn build_with(&self, fs: &dyn HostFs) -> Result<Built> {
         let found = self.task.mounts.iter().map(|mount| resolved(mount, fs));
         let found = found.chain(self.staged.iter().cloned().map(Ok));
+        let mounts = found.collect::<Result<Vec<_>>>()?;
+        let Self { task, sandbox, host, .. } = self;
+        let found = Gathered::of_task(&Questions { task, mounts: &mounts, sandbox, host, cdi_dirs: &[] }, fs);
         build(&Input {
             id: "abc",
             task: &self.task,
-            mounts: &found.collect::<Result<Vec<_>>>()?,
+            mounts: &mounts,
             image: &self.image,
             sandbox: &self.sandbox,
             host: &self.host,
-            fs,
+            found: &found,
             user: &self.user,
             volumes: &self.volumes,
             cgroups_path: &self.cgroups_path,

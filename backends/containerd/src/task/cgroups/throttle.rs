@@ -37,18 +37,25 @@ impl Throttles {
 
     /// The limits whose devices exist: for a removed device there is nothing to limit.
     pub(crate) async fn resolve_existing(asked: Vec<Throttle>) -> Self {
-        let mut existing = Self { asked: Vec::new(), limits: LinuxBlockIo::default() };
-        for throttle in asked {
-            let mut more = existing.asked.clone();
-            more.push(throttle);
-            match Self::resolve(more).await {
-                Ok(resolved) => existing = resolved,
+        let resolved = blocking(move || {
+            let exists = |throttle: &Throttle| match throttles(std::slice::from_ref(throttle), &RealHost) {
+                Ok(_) => true,
                 Err(error) => {
-                    tracing::warn!(error = error.report(), "skipping an I/O limit on a block device")
+                    tracing::warn!(error = error.report(), "skipping an I/O limit on a block device");
+                    false
                 }
+            };
+            let asked: Vec<Throttle> = asked.into_iter().filter(exists).collect();
+            let limits = throttles(&asked, &RealHost)?;
+            Ok(Self { asked, limits })
+        });
+        match resolved.await {
+            Ok(resolved) => resolved,
+            Err(error) => {
+                tracing::warn!(error = error.report(), "skipping the I/O limits on block devices");
+                Self { asked: Vec::new(), limits: LinuxBlockIo::default() }
             }
         }
-        existing
     }
 
     /// Replaces the throttles in the resources of an OCI spec; weights are kept.

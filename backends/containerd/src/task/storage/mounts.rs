@@ -6,6 +6,7 @@
 //!               (reads node)   (pure)         └► StagedRecord: what a start mounts in the staging directory
 //! ```
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use switchyard_core::id::{Owner, SandboxId, TaskId};
@@ -184,13 +185,14 @@ pub(crate) fn image_volumes(
     dirs: &TaskDirs,
     has_users: bool,
 ) -> Vec<ImageVolume> {
-    let replaced = |path: &Path| mounts.iter().any(|mount| mount.requested.destination == path);
+    let requested: HashSet<&Path> =
+        mounts.iter().map(|mount| mount.requested.destination.as_path()).collect();
     let volume = |(number, path): (usize, &PathBuf)| {
         let dir = dirs.volumes().join(number.to_string());
         let source = volume_source(dir, format!("volume-{number}"), &dirs.stage, has_users);
         ImageVolume { destination: path.clone(), source }
     };
-    declared.iter().filter(|path| !replaced(path)).enumerate().map(volume).collect()
+    declared.iter().filter(|path| !requested.contains(path.as_path())).enumerate().map(volume).collect()
 }
 
 #[cfg(test)]
