@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use swarm::task_spec::Runtime;
+use switchyard_core::{Error, Result};
+use switchyard_docker_options::fields::ITEMS_MAX;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 use crate::session::assignments::Change;
@@ -66,26 +69,68 @@ impl Dependencies {
         self.configs.remove(id);
     }
 
+    /// Those to which a task refers, shared with these. Short, whatever the task is.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there are too many references.
+    pub(crate) fn of_task(&self, task: &swarm::Task) -> Result<Self> {
+        let mut own = Self::default();
+        let runtime = task.spec.as_ref().and_then(|spec| spec.runtime.as_ref());
+        let Some(Runtime::Container(container)) = runtime else { return Ok(own) };
+        let count = container.secrets.len().saturating_add(container.configs.len());
+        if count > ITEMS_MAX {
+            let why = format!("the task has {count} secrets and configs, and may have {ITEMS_MAX}");
+            return Err(Error::invalid("container.secrets", why));
+        }
+        for reference in &container.secrets {
+            let secret = self.secret_for(&reference.secret_id, &task.id);
+            own.secrets.extend(secret.map(|secret| (secret.id.clone(), Arc::clone(secret))));
+        }
+        for reference in &container.configs {
+            let config = self.configs.get(&reference.config_id);
+            own.configs.extend(config.map(|config| (config.id.clone(), Arc::clone(config))));
+        }
+        Ok(own)
+    }
+
+    /// Whether one of them has to be expanded.
+    pub(crate) fn has_templates(&self) -> bool {
+        let secrets = self.secrets.values().filter_map(|secret| Payload::of_secret(secret));
+        let configs = self.configs.values().filter_map(|config| Payload::of_config(config));
+        secrets.chain(configs).any(|payload| payload.templating.is_some())
+    }
+
     /// The secret for a task. One of a driver that must not be reused has an id of its own for each task.
     pub(crate) fn secret(&self, id: &str, task: &str) -> Option<Payload<'_>> {
-        let secret = self.secrets.get(&format!("{id}.{task}")).or_else(|| self.secrets.get(id))?;
-        let swarm::Secret { id: _, meta: _, spec, internal: _ } = &**secret;
-        // The driver is the manager's business: what it answered is in the data.
-        let swarm::SecretSpec { annotations: _, data, templating, driver: _ } = spec.as_ref()?;
-        Some(Payload::new(data, templating.as_ref()))
+        Payload::of_secret(self.secret_for(id, task)?)
     }
 
     /// The config of this id.
     pub(crate) fn config(&self, id: &str) -> Option<Payload<'_>> {
-        let swarm::Config { id: _, meta: _, spec } = &**self.configs.get(id)?;
-        let swarm::ConfigSpec { annotations: _, data, templating } = spec.as_ref()?;
-        Some(Payload::new(data, templating.as_ref()))
+        Payload::of_config(self.configs.get(id)?)
+    }
+
+    fn secret_for(&self, id: &str, task: &str) -> Option<&Arc<swarm::Secret>> {
+        self.secrets.get(&format!("{id}.{task}")).or_else(|| self.secrets.get(id))
     }
 }
 
 // === impl Payload ===
 
 impl<'a> Payload<'a> {
+    fn of_secret(secret: &'a swarm::Secret) -> Option<Self> {
+        let swarm::Secret { id: _, meta: _, spec, internal: _ } = secret;
+        // The driver is the manager's business: what it answered is in the data.
+        let swarm::SecretSpec { annotations: _, data, templating, driver: _ } = spec.as_ref()?;
+        Some(Self::new(data, templating.as_ref()))
+    }
+
+    fn of_config(config: &'a swarm::Config) -> Option<Self> {
+        let swarm::Config { id: _, meta: _, spec } = config;
+        let swarm::ConfigSpec { annotations: _, data, templating } = spec.as_ref()?;
+        Some(Self::new(data, templating.as_ref()))
+    }
+
     fn new(data: &'a [u8], templating: Option<&'a swarm::Driver>) -> Self {
         let templating = templating.map(|driver| driver.name.as_str()).filter(|name| !name.is_empty());
         Self { data, templating }

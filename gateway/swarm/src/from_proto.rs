@@ -49,6 +49,9 @@ use request::TaskRequest;
 /// The most arguments, variables or groups that a task may have: the kernel takes fewer bytes of them.
 const WORDS_MAX: usize = 1 << 16;
 
+/// By how many bytes templates may make all fields of a task longer: the kernel takes no more arguments and variables.
+const GROWTH_MAX: usize = 6 << 20;
+
 /// The plan of a task. The caller adds the time, the record and the ports that it chooses. Pure.
 ///
 /// # Errors
@@ -247,6 +250,13 @@ fn not_expanded(field: &str, error: TemplateError) -> Error {
 impl TaskRequest<'_> {
     /// Expands the templates of a field.
     fn expand(&self, field: &str, template: &str) -> Result<String> {
-        expand_field(template, &self.facts).map_err(|error| not_expanded(field, error))
+        let made = expand_field(template, &self.facts).map_err(|error| not_expanded(field, error))?;
+        let growth = self.growth.get() + made.len().saturating_sub(template.len());
+        if growth > GROWTH_MAX {
+            let why = format!("templates make the fields of the task more than {GROWTH_MAX} bytes longer");
+            return Err(Error::invalid(field, why));
+        }
+        self.growth.set(growth);
+        Ok(made)
     }
 }

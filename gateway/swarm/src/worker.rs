@@ -8,7 +8,7 @@ use switchyard_core::spec::LeaseClaim;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::trace::{InSpan, Span};
-use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_core::{Error, ErrorKind, Result, threads};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use tokio::sync::watch;
 
@@ -307,7 +307,7 @@ impl Worker {
 
     async fn perform(&mut self, step: Step) -> Performed {
         let done = match step {
-            Step::Check => self.check(),
+            Step::Check => return Box::pin(self.check()).await,
             Step::Prepare => return Box::pin(self.prepare()).await,
             Step::Start => return Box::pin(self.start()).await,
             Step::Wait => return self.wait().await,
@@ -340,11 +340,32 @@ impl Worker {
         if temporary { Outcome::Temporary(text) } else { Outcome::Fatal(text) }
     }
 
-    fn check(&mut self) -> Result<()> {
-        let task = self.task.as_deref().ok_or_else(|| self.unassigned())?;
-        let dependencies = self.shared.dependencies.lock();
-        self.plan = Some(from_proto::plan(task, &self.shared.plan_context(), &dependencies)?);
-        Ok(())
+    /// Plans the task.
+    async fn check(&mut self) -> Performed {
+        let planned = tokio::select! {
+            planned = self.planned() => planned,
+            () = wanted_otherwise(self.wanted.clone()) => return None,
+        };
+        Some(match planned {
+            Ok(plan) => {
+                self.plan = Some(plan);
+                Outcome::Done
+            }
+            Err(error) => self.outcome(&error),
+        })
+    }
+
+    /// The plan of the task. Templates of secrets and configs take long, and do so on a thread for bulk work: neither
+    /// other tasks nor the assignments wait for them.
+    async fn planned(&self) -> Result<TaskPlan> {
+        let task = self.task.clone().ok_or_else(|| self.unassigned())?;
+        let node = self.shared.plan_context();
+        let dependencies = self.shared.dependencies.lock().of_task(&task)?;
+        if dependencies.has_templates() {
+            threads::bulk(move || from_proto::plan(&task, &node, &dependencies)).await
+        } else {
+            from_proto::plan(&task, &node, &dependencies)
+        }
     }
 
     fn unassigned(&self) -> Error {

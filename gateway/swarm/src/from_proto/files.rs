@@ -1,7 +1,7 @@
 //! Secrets and configs of a task, which become files.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,8 @@ const CONFIGS: &str = "/";
 /// The name of the only template language.
 const GOLANG: &str = "golang";
 
-/// How many bytes all files of a task may have together: they are in memory twice.
+/// How many bytes all files of a task may have together, which are in memory twice, and all templates of which they are
+/// made.
 const FILES_MAX: usize = 64 << 20;
 
 /// The bits of Go's `FileMode` for set-user-id, set-group-id and sticky, each with that of POSIX.
@@ -38,14 +39,20 @@ pub(super) fn files(
     dependencies: &Dependencies,
     mounts: &mut Mounts,
 ) -> Result<Vec<TaskFile>> {
-    let references = References { asked, dependencies, contents: RefCell::default() };
+    let references = References {
+        asked,
+        dependencies,
+        contents: RefCell::default(),
+        templates: Cell::default(),
+        targets: OnceCell::default(),
+    };
     let mut files: Vec<TaskFile> = Vec::new();
+    let mut bytes: usize = 0;
     let mut add = |field: &str, dir: &str, target: &swarm::FileTarget, content: Arc<[u8]>| {
         check_count(field, "files", files.len())?;
         let file = file(field, dir, target, content)?;
         mounts.reserve(field, &file.destination)?;
-        let bytes =
-            files.iter().map(|file| file.content.len()).fold(file.content.len(), usize::saturating_add);
+        bytes = bytes.saturating_add(file.content.len());
         if bytes > FILES_MAX {
             let why = format!("the files of the task have more than {FILES_MAX} bytes with it");
             return Err(Error::invalid(field, why));
@@ -142,6 +149,19 @@ struct References<'a> {
     dependencies: &'a Dependencies,
     /// The contents that were made: a task may refer a thousand times to one template.
     contents: RefCell<Contents>,
+    /// How many bytes of templates were expanded.
+    templates: Cell<usize>,
+    targets: OnceCell<Targets<'a>>,
+}
+
+/// What templates name, by its name; of several with one name the first. A template may name them very often.
+#[derive(Default)]
+struct Targets<'a> {
+    /// Ids by target.
+    secrets: HashMap<&'a [u8], &'a str>,
+    configs: HashMap<&'a [u8], &'a str>,
+    /// Values by name, before their own templates are expanded, as docker has it.
+    variables: HashMap<&'a [u8], &'a [u8]>,
 }
 
 impl<'a> References<'a> {
@@ -167,44 +187,65 @@ impl<'a> References<'a> {
     fn make(&self, field: &str, payload: Payload<'_>, is_secret: bool) -> Result<Arc<[u8]>> {
         match payload.templating {
             None => Ok(payload.data.into()),
-            Some(GOLANG) => match expand(payload.data, &self.asked.facts, self, FILE_MAX) {
-                Ok(made) => Ok(made.bytes.into()),
-                // Words of a template may be those of a secret.
-                Err(error) => {
-                    let error = if is_secret { error.without_name() } else { error };
-                    Err(super::not_expanded(field, error))
-                }
-            },
+            Some(GOLANG) => self.expanded(field, payload.data, is_secret),
             Some(other) => {
                 Err(Error::unimplemented(format!("{field}: there is no template language {other:?}")))
             }
         }
     }
+
+    fn expanded(&self, field: &str, template: &[u8], is_secret: bool) -> Result<Arc<[u8]>> {
+        let bytes = self.templates.get().saturating_add(template.len());
+        if bytes > FILES_MAX {
+            let why = format!("the templates of the task have more than {FILES_MAX} bytes with it");
+            return Err(Error::invalid(field, why));
+        }
+        self.templates.set(bytes);
+        match expand(template, &self.asked.facts, self, FILE_MAX) {
+            Ok(made) => Ok(made.bytes.into()),
+            // Words of a template may be those of a secret.
+            Err(error) => {
+                let error = if is_secret { error.without_name() } else { error };
+                Err(super::not_expanded(field, error))
+            }
+        }
+    }
+
+    fn targets(&self) -> &Targets<'a> {
+        self.targets.get_or_init(|| Targets::of(self.asked.container))
+    }
+}
+
+impl<'a> Targets<'a> {
+    fn of(container: &'a swarm::ContainerSpec) -> Self {
+        let mut targets = Self::default();
+        for reference in &container.secrets {
+            if let Some(secret_reference::Target::File(file)) = &reference.target {
+                targets.secrets.entry(file.name.as_bytes()).or_insert(&reference.secret_id);
+            }
+        }
+        for reference in &container.configs {
+            if let Some(config_reference::Target::File(file)) = &reference.target {
+                targets.configs.entry(file.name.as_bytes()).or_insert(&reference.config_id);
+            }
+        }
+        for (name, value) in container.env.iter().filter_map(|variable| variable.split_once('=')) {
+            targets.variables.entry(name.as_bytes()).or_insert(value.as_bytes());
+        }
+        targets
+    }
 }
 
 impl Files for References<'_> {
     fn secret(&self, target: &[u8]) -> FileContent<'_> {
-        let of_target = |reference: &&swarm::SecretReference| match &reference.target {
-            Some(secret_reference::Target::File(file)) => file.name.as_bytes() == target,
-            None => false,
-        };
-        let reference = self.asked.container.secrets.iter().find(of_target)?;
-        Some(Cow::Borrowed(Self::secret(self, &reference.secret_id)?.data))
+        Some(Cow::Borrowed(Self::secret(self, self.targets().secrets.get(target)?)?.data))
     }
 
     fn config(&self, target: &[u8]) -> FileContent<'_> {
-        let of_target = |reference: &&swarm::ConfigReference| match &reference.target {
-            Some(config_reference::Target::File(file)) => file.name.as_bytes() == target,
-            Some(config_reference::Target::Runtime(_)) | None => false,
-        };
-        let reference = self.asked.container.configs.iter().find(of_target)?;
-        Some(Cow::Borrowed(Self::config(self, &reference.config_id)?.data))
+        Some(Cow::Borrowed(Self::config(self, self.targets().configs.get(target)?)?.data))
     }
 
-    /// As docker has it: the value before its own templates are expanded.
     fn env(&self, name: &[u8]) -> Cow<'_, [u8]> {
-        let variables = self.asked.container.env.iter().filter_map(|variable| variable.split_once('='));
-        let mut found = variables.filter(|(variable, _)| variable.as_bytes() == name);
-        Cow::Borrowed(found.next().map(|(_, value)| value.as_bytes()).unwrap_or_default())
+        Cow::Borrowed(self.targets().variables.get(name).copied().unwrap_or_default())
     }
 }

@@ -1,5 +1,7 @@
 //! A task as a manager sends it, taken apart and with the facts that its templates can name.
 
+use std::cell::Cell;
+
 use swarm::container_spec::Isolation;
 use swarm::task_spec::Runtime;
 use switchyard_core::{Error, Result};
@@ -34,6 +36,8 @@ pub(super) struct TaskRequest<'a> {
     pub(super) node: &'a PlanContext,
     pub(super) identity: TaskIdentity,
     pub(super) facts: Facts,
+    /// How many bytes its fields have become longer by the expansion of their templates.
+    pub(super) growth: Cell<usize>,
 }
 
 /// Checks an id of the cluster, which becomes a part of paths and names: 1 to 64 letters and digits.
@@ -151,6 +155,7 @@ impl<'a> TaskRequest<'a> {
             node,
             identity,
             facts,
+            growth: Cell::default(),
         })
     }
 }

@@ -43,3 +43,16 @@ fn unsupported(container: swarm::ContainerSpec, text: &str) {
 fn strings(list: &[&str]) -> Vec<String> {
     list.iter().map(|text| (*text).to_owned()).collect()
 }
+
+#[test]
+fn templates_make_all_fields_longer_by_a_bounded_amount() {
+    let given = |count| {
+        let env = vec!["A={{.Service.Labels.a}}".to_owned(); count];
+        let mut given = task(1, swarm::ContainerSpec { env, ..container() });
+        given.service_annotations.as_mut().unwrap().labels = [("a".into(), "x".repeat(60_000))].into();
+        given
+    };
+    assert_eq!(planned_task(&given(100)).task.env[0].value.len(), 60_000);
+    let error = refusal(&given(10_000)).report();
+    assert!(error.contains("the fields of the task more than 6291456 bytes longer"), "{error}");
+}

@@ -22,6 +22,7 @@ mod life;
 mod races;
 mod restarts;
 mod rotation;
+mod templates;
 mod traces;
 
 /// The statuses that a manager has.

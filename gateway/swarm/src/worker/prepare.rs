@@ -1,5 +1,6 @@
 //! The preparation of a task: image, files, ports, sandbox and task.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -186,10 +187,12 @@ impl Worker {
     /// Chooses ports of the node for those that have none.
     fn choose_ports(&self, ports: &mut [PublishedPort]) -> Result<()> {
         let range = self.shared.settings.port_range.clone();
-        let mut taken: Vec<HostPort> = claims(&self.id, false, ports)?.ports;
+        let mut taken: BTreeSet<HostPort> = claims(&self.id, false, ports)?.ports.into_iter().collect();
+        // By protocol: a number that was passed over stays taken for the other ports of the task.
+        let mut numbers = BTreeMap::new();
         for port in ports.iter_mut().filter(|port| port.published.is_none()) {
             let mut chosen = None;
-            for number in from_random_start(&range) {
+            for number in numbers.entry(port.protocol).or_insert_with(|| from_random_start(&range)) {
                 let candidate = HostPort { protocol: port.protocol, port: number, ip: None };
                 if !taken.contains(&candidate) && self.shared.scope.is_host_port_free(&candidate)? {
                     chosen = Some(candidate);
@@ -201,7 +204,7 @@ impl Worker {
                 Error::exhausted(format!("endpoint.ports: no port of {shown} (swarm.port_range) is free"))
             })?;
             port.published = Some(candidate.port);
-            taken.push(candidate);
+            taken.insert(candidate);
         }
         Ok(())
     }
@@ -233,8 +236,6 @@ fn bound(path: PathBuf, destination: PathBuf) -> Mount {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     #[test]

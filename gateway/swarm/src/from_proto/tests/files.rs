@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::plan::TaskFile;
-use crate::sample_tasks::{config, secret, secret_reference};
+use crate::sample_tasks::{config, secret, secret_reference, task_id};
 
 fn config_reference(id: &str, name: &str) -> swarm::ConfigReference {
     let file = swarm::FileTarget { name: name.to_owned(), ..Default::default() };
@@ -138,4 +138,39 @@ fn unknown_template_language_is_refused() {
     let given = swarm::ContainerSpec { configs: vec![config_reference("c2", "x")], ..container() };
     let error = plan(&task(1, given), &node(), &dependencies).unwrap_err();
     assert_eq!(error.report(), "container.configs[0]: there is no template language \"jinja\"");
+}
+
+#[test]
+fn templates_are_bounded_by_what_they_are_made_of_too() {
+    let mut dependencies = Dependencies::default();
+    // A comment: nothing comes of it.
+    let template = [b"{{/*", vec![b'x'; (1 << 20) - 16].as_slice(), b"*/}}"].concat();
+    for number in 0..70 {
+        dependencies.put_config(Arc::new(config(&format!("c{number}"), &template, true)));
+    }
+    let given = |count: usize| swarm::ContainerSpec {
+        configs: (0..count).map(|n| config_reference(&format!("c{n}"), &format!("f{n}"))).collect(),
+        ..container()
+    };
+    let made = plan(&task(1, given(60)), &node(), &dependencies).unwrap().files;
+    assert!(made.iter().all(|file| file.content.is_empty()));
+    let error = plan(&task(1, given(70)), &node(), &dependencies).unwrap_err();
+    let why = "container.configs[64]: the templates of the task have more than 67108864 bytes with it";
+    assert_eq!(error.report(), why);
+}
+
+#[test]
+fn task_gets_those_it_refers_to_and_no_others() {
+    let mut all = dependencies();
+    all.put_secret(Arc::new(secret(&format!("s2.{}", task_id(1)), b"own", false)));
+    let given = swarm::ContainerSpec {
+        secrets: vec![secret_reference("s2", "a"), secret_reference("s9", "b")],
+        ..container()
+    };
+    let own = all.of_task(&task(1, given.clone())).unwrap();
+    assert_eq!(own.secret("s2", &task_id(1)).unwrap().data, b"own");
+    assert!(own.secret("s1", "").is_none() && own.config("c1").is_none() && !own.has_templates());
+    assert!(all.of_task(&task(2, given)).unwrap().has_templates(), "s2 itself is a template");
+    let many = swarm::ContainerSpec { secrets: vec![secret_reference("s1", "a"); 1025], ..container() };
+    assert!(all.of_task(&task(1, many)).unwrap_err().report().contains("may have 1024"));
 }
