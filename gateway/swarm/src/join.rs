@@ -220,12 +220,11 @@ async fn certificate(
     }
 }
 
-/// Forgets the unfinished join if there is no sense in continuing it.
+/// Forgets the unfinished join if there is no sense in continuing it. A certificate that is not valid yet will be, and another
+/// join would make another node.
 async fn forget_if_final<T>(store: &Store, result: Result<T, Error>) -> Result<T, Error> {
-    if result.as_ref().is_err_and(|error| {
-        error.is_final()
-            || matches!(error, Error::InvalidCertificate { .. } | Error::CertificateNotValidYet { .. })
-    }) {
+    let is_over = |error: &Error| error.is_final() || matches!(error, Error::InvalidCertificate { .. });
+    if result.as_ref().is_err_and(is_over) {
         store.run(Store::abandon_join).await?;
     }
     result

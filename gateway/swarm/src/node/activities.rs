@@ -132,7 +132,7 @@ pub(super) fn resume(store: Store, operations: Operations, state: watch::Sender<
             let subject = Subject::default();
             let operation = operations.begin(OperationKind::JoinSwarm, Some(Owner::Swarm), None, subject);
             match operation.run_with(Box::pin(resume_join(&store)), as_core).await {
-                Err(error) if is_passing(&error) || matches!(error, Error::CertificateLate { .. }) => {
+                Err(error) if is_passing(&error) || waits_for_certificate(&error) => {
                     show(&state, &error);
                     backoff.wait().await;
                 }
@@ -140,6 +140,11 @@ pub(super) fn resume(store: Store, operations: Operations, state: watch::Sender<
             }
         }
     })
+}
+
+/// Whether the certificate of an unfinished join is usable later.
+const fn waits_for_certificate(error: &Error) -> bool {
+    matches!(error, Error::CertificateLate { .. } | Error::CertificateNotValidYet { .. })
 }
 
 /// Tells why the node has not joined yet. The log has each reason once.

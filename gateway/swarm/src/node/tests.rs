@@ -46,6 +46,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 struct CountingMaker {
     fails: Arc<AtomicBool>,
     removals: Arc<AtomicU32>,
+    made: AtomicU32,
 }
 
 struct CountingExecutor {
@@ -56,6 +57,7 @@ struct CountingExecutor {
 
 impl MakeExecutor for CountingMaker {
     fn make(&self, _: Arc<Reports>) -> Arc<dyn Executor> {
+        self.made.fetch_add(1, Ordering::Relaxed);
         Arc::new(CountingExecutor {
             facts: watch::Sender::new(NodeFacts::default()),
             fails: Arc::clone(&self.fails),
@@ -362,6 +364,35 @@ async fn certificate_outside_its_time_ends_the_membership_only_until_the_clock_i
         test.store().save_joined(&valid).unwrap();
         wait_until(&node, "it is a member", |phase| matches!(phase, NodePhase::Member(_))).await;
     }
+}
+
+/// Its tasks run on meanwhile, and have one executor.
+#[tokio::test(start_paused = true)]
+async fn membership_that_ends_by_the_clock_and_goes_on_keeps_its_executor() {
+    let test = ActorTest::new();
+    let valid = test.store_membership();
+    let authority = TestAuthority::new(test.dir.path(), "other");
+    let key = NodeKey::generate().unwrap();
+    let request = key.certificate_request().unwrap();
+    let soon = SystemTime::now() + Duration::from_secs(4);
+    let soon = prost_types::Timestamp { nanos: 0, ..soon.into() }.to_string().replace(['-', ':', 'T'], "");
+    let chain = authority.issue_between(&request, "c", "n", ["20200101000000Z", &soon]);
+    let chain = NodeChain::from_pem(&chain).unwrap();
+    let roots = RootBundle::from_pem(&authority.root()).unwrap();
+    // The root is a moment old.
+    let now = SystemTime::now() + Duration::from_secs(2);
+    test.store().save_joined(&Identity::new(roots, chain, key, now).unwrap()).unwrap();
+    let (node, _running) = test.start().await;
+    wait_until(&node, "it is a member", |phase| matches!(phase, NodePhase::Member(_))).await;
+    // The clock of certificates is the real one.
+    let limit = SystemTime::now() + Duration::from_secs(60);
+    while !matches!(node.status().phase, NodePhase::Ended { .. }) {
+        assert!(SystemTime::now() < limit, "{:?}", node.status());
+        sleep(Duration::from_millis(10)).await;
+    }
+    test.store().save_joined(&valid).unwrap();
+    wait_until(&node, "it is a member again", |phase| matches!(phase, NodePhase::Member(_))).await;
+    assert_eq!(test.maker.made.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test(start_paused = true)]

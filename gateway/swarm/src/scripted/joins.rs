@@ -9,7 +9,7 @@ use super::manager::{CLUSTER, ScriptedManager};
 use crate::certificates::PEM_MAX;
 use crate::error::Error;
 use crate::identity::Identity;
-use crate::join::{JoinRequest, join};
+use crate::join::{JoinRequest, join, resume_join};
 use crate::key::NodeKey;
 use crate::store::{PendingJoin, Store};
 use crate::token::RootDigest;
@@ -97,6 +97,27 @@ async fn unfinished_join_is_continued_unless_the_manager_does_not_know_it() {
     manager.shared.asked.lock().requests.last_mut().unwrap().csr = request.into_bytes();
     assert_eq!(other.join(&manager).await.unwrap().node(), "gone");
     assert_eq!(manager.shared.asked.lock().requests.len(), 1);
+}
+
+#[tokio::test]
+async fn join_waits_for_a_certificate_that_is_not_valid_yet_and_ends_with_one_that_has_expired() {
+    let manager = ScriptedManager::start(true).await;
+    manager.change(|script| script.between = Some(["20900101000000Z", "20910101000000Z"]));
+    let node = Node::new();
+    let error = node.join(&manager).await.unwrap_err();
+    assert!(matches!(&error, Error::CertificateNotValidYet { .. }) && !error.is_final(), "{error:?}");
+    let error = resume_join(&node.store).await.unwrap_err();
+    assert!(matches!(error, Error::CertificateNotValidYet { .. }), "{error:?}");
+    // As if the clock were set right: the same node goes on.
+    manager.change(|script| script.between = None);
+    assert_eq!(node.join(&manager).await.unwrap().node(), "node1");
+    assert_eq!(manager.shared.asked.lock().requests.len(), 1, "no other node was made");
+
+    let other = Node::new();
+    manager.change(|script| script.between = Some(["20200101000000Z", "20200201000000Z"]));
+    let error = other.join(&manager).await.unwrap_err();
+    assert!(matches!(&error, Error::CertificateExpired { .. }) && error.is_final(), "{error:?}");
+    assert_eq!(other.files(), 0, "the join is given up");
 }
 
 #[tokio::test]

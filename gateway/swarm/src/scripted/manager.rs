@@ -41,6 +41,8 @@ pub(super) struct Script {
     pub(super) nodes: Vec<String>,
     /// The role and the node in certificates, if not a worker and the one that was made.
     pub(super) role: &'static str,
+    /// From when until when certificates are valid, if not now.
+    pub(super) between: Option<[&'static str; 2]>,
     pub(super) certified: Option<String>,
     /// The states that requests are found in, the next one last; then `Issued`.
     pub(super) states: Vec<State>,
@@ -103,6 +105,7 @@ impl ScriptedManager {
             roots: None,
             nodes: vec!["node2".to_owned(), "node1".to_owned()],
             role: "swarm-worker",
+            between: None,
             certified: None,
             states: Vec::new(),
             earlier: 0,
@@ -245,7 +248,10 @@ impl NodeCa for Service {
         let state = script.states.pop().unwrap_or(State::Issued);
         let text = String::from_utf8(csr.clone()).unwrap();
         let certified = script.certified.clone().unwrap_or(node);
-        let certificate = self.0.authority.issue(&text, CLUSTER, script.role, &certified);
+        let certificate = match script.between {
+            None => self.0.authority.issue(&text, CLUSTER, script.role, &certified),
+            Some(between) => self.0.authority.issue_between(&text, CLUSTER, &certified, between),
+        };
         let is_earlier = script.earlier > 0;
         script.earlier = script.earlier.saturating_sub(1);
         let status = swarm::IssuanceStatus { state: state.into(), err: "the CA dislikes it".to_owned() };
