@@ -193,7 +193,7 @@ impl Client {
             held: observed,
             headers: Headers { namespace: MetadataValue::from_static("test"), lease: None, contact: None },
             address: PathBuf::new(),
-            instance: "test".into(),
+            instance: Arc::new(Instance::named("test")),
             run: new_run(),
         }
     }

@@ -178,7 +178,10 @@ impl HostFs for Recorder<'_> {
 }
 
 fn kept<T: Clone>(answer: &io::Result<T>) -> Answer<T> {
-    answer.as_ref().map(T::clone).map_err(|error| (error.kind(), error.to_string()))
+    match answer {
+        Ok(found) => Ok(found.clone()),
+        Err(error) => Err((error.kind(), error.to_string())),
+    }
 }
 
 fn given<T: Clone>(answer: Option<&Answer<T>>, path: &Path) -> io::Result<T> {

@@ -76,6 +76,9 @@ fn remove_snapshots_since(node: &TestNode, before: &[String]) {
     assert!(removed, "{:?}", left());
 }
 
+/// What is done to a file of the content store.
+type Damage = fn(&Path);
+
 #[test]
 fn damaged_document_costs_one_image_and_is_replaced_by_the_next_pull() {
     let node = TestNode::start();
@@ -116,7 +119,7 @@ fn damaged_document_costs_one_image_and_is_replaced_by_the_next_pull() {
 fn damaged_layer_without_snapshot_is_told_and_replaced_by_the_next_pull() {
     let node = TestNode::start();
     let socket = node.root().containerd_socket().expect("containerd runs");
-    let damages: [(&str, fn(&Path)); 4] =
+    let damages: [(&str, Damage); 4] =
         [("empty", empty), ("cut", cut), ("zeros", fill_with_zeros), ("removed", remove)];
     for (name, damage) in damages {
         let before = stored(&socket, NAMESPACE);

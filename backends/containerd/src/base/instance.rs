@@ -41,6 +41,13 @@ impl Instance {
         Ok(instance)
     }
 
+    /// One with a name that is in no file.
+    #[cfg(test)]
+    pub(crate) fn named(name: &str) -> Self {
+        let settled = OnceLock::from(name.to_owned());
+        Self { file: PathBuf::new(), new: name.to_owned(), settled }
+    }
+
     /// The name: the settled one, or the new one that it may get.
     pub(crate) fn name(&self) -> &str {
         self.settled.get().unwrap_or(&self.new)

@@ -13,13 +13,13 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
-use switchyard_proto::codec::LeanCodec;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::body::Body;
 use tonic::server::Grpc;
 use tonic::transport::{Endpoint, Server, Uri};
 use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
 
 use super::Client;
 pub(crate) use store::Store;
@@ -288,7 +288,7 @@ impl ModelContainerd {
                 answer.map(Response::new)
             }
         });
-        Grpc::new(LeanCodec::<A, Q>::default()).unary(service, request).await
+        Grpc::new(ProstCodec::<A, Q>::default()).unary(service, request).await
     }
 
     async fn streamed<Q, A>(
@@ -313,7 +313,7 @@ impl ModelContainerd {
                 Ok::<_, Status>(Response::new(tokio_stream::once(Ok::<_, Status>(answer))))
             }
         });
-        Grpc::new(LeanCodec::<A, Q>::default()).server_streaming(service, request).await
+        Grpc::new(ProstCodec::<A, Q>::default()).server_streaming(service, request).await
     }
 
     /// A write is locked by its stream. A commit that has begun goes on without its client, as containerd's
@@ -329,7 +329,7 @@ impl ModelContainerd {
                 Ok::<_, Status>(Response::new(UnboundedReceiverStream::new(answers).boxed() as Answers))
             }
         });
-        Grpc::new(LeanCodec::<store::Written, store::Write>::default()).streaming(service, request).await
+        Grpc::new(ProstCodec::<store::Written, store::Write>::default()).streaming(service, request).await
     }
 }
 

@@ -45,13 +45,8 @@ impl Recovery {
         self.features.refresh(&self.client).await;
         phases.done("abilities");
         let Inventory { sandboxes, tasks, all, unrecognized, snapshots } = self.list_inventory().await?;
-        self.sandboxes.table.lock().clear();
-        self.tasks.table.lock().clear();
-        self.storage.volumes.clear();
+        self.forget_all();
         unrecognized.iter().for_each(|id| self.storage.volumes.mark_unreadable(id));
-        self.storage.projects.clear();
-        self.shims.predecessor_calls.clear();
-        self.sandboxes.unreleased.clear();
         reach(Step::RecoveryLooked);
         phases.done("inventory");
 
@@ -121,6 +116,16 @@ impl Recovery {
             "recovered what a predecessor left"
         );
         Ok(self.start_background_work(plan, garbage, known).await)
+    }
+
+    /// Forgets what an earlier try has found.
+    fn forget_all(&self) {
+        self.sandboxes.table.lock().clear();
+        self.tasks.table.lock().clear();
+        self.storage.volumes.clear();
+        self.storage.projects.clear();
+        self.shims.predecessor_calls.clear();
+        self.sandboxes.unreleased.clear();
     }
 
     /// Starts the work that requests need not wait for. Requests may be served from here on.
