@@ -1,7 +1,8 @@
 //! Finds, reads and checks network configurations (CNI specification, section 1).
+//!
+//! Whoever installs a network writes these files: they are read within bounds, and what is no regular file is skipped.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,13 +10,22 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
+use switchyard_node_files::ReadError;
 
 use crate::error::{ConfError, Error, one_line};
 use crate::version::SpecVersion;
 
+use allowance::Allowance;
+
+mod allowance;
+
 /// A file changed as recently as this may change again within the clock tick that its time stamp shows, so it
 /// is not answered from the cache.
 const SETTLING: Duration = Duration::from_secs(2);
+/// The most entries of a configuration directory, and of a directory from which a list loads plugins.
+const ENTRIES_MAX: usize = 1000;
+/// How much is told of why a file cannot be used, in bytes: it may quote the file.
+const REASON_MAX: usize = 500;
 
 /// The configuration of one plugin, keys in the order of the file.
 pub type PluginConf = Map<String, Value>;
@@ -94,43 +104,45 @@ impl ConfDir {
         &self.dir
     }
 
-    /// The default network by the current contents of the directory; a change needs no restart. Does a few
-    /// file operations.
+    /// The default network by the current contents of the directory; a change needs no restart. Blocks on the file
+    /// system, and on one that hangs for ever.
     ///
     /// # Errors
     /// Those of [`NetworkList::load`].
     pub fn load(&self) -> Result<Loaded, Error> {
-        let stamps = stamps(&self.dir).map_err(|source| Error::ConfDir { dir: self.dir.clone(), source })?;
-        let settled = stamps.iter().all(|stamp| stamp.age() > self.settling);
+        let stamps = stamps(&self.dir).map_err(|source| dir_error(&self.dir, source))?;
+        let settled = stamps.as_ref().filter(|stamps| stamps.iter().all(|stamp| stamp.age() > self.settling));
         {
             let cached = self.cached.lock();
-            if let Some(cached) = cached.as_ref().filter(|cached| settled && cached.stamps == stamps) {
+            if let Some(cached) = cached.as_ref().filter(|cached| settled == Some(&cached.stamps)) {
                 return Ok(cached.loaded.clone());
             }
         }
         // The stamps were taken before this read, so a change in between is noticed at the next call.
         let loaded = NetworkList::load(&self.dir);
         let mut cached = self.cached.lock();
-        *cached = loaded.as_ref().ok().map(|loaded| Cached { stamps, loaded: loaded.clone() });
+        let known = loaded.as_ref().ok().zip(stamps);
+        *cached = known.map(|(loaded, stamps)| Cached { stamps, loaded: loaded.clone() });
         loaded
     }
 
     /// The network with this name by the current contents of the directory: the first by the names of the files. `None` if
-    /// no usable file has it; broken files are skipped with a warning. Reads the directory each time.
+    /// no usable file has it; broken files are skipped with a warning. Reads the directory each time. Blocks as
+    /// [`ConfDir::load`].
     ///
     /// # Errors
-    /// [`Error::ConfDir`] if the directory cannot be read.
+    /// [`Error::ConfDir`] if the directory cannot be read, [`Error::ConfDirSum`] if the files before this network's are more
+    /// than is read.
     pub fn find(&self, name: &str) -> Result<Option<Arc<NetworkList>>, Error> {
-        let mut lists = NetworkList::files(&self.dir)?
-            .into_iter()
-            .map(|path| NetworkList::read(&path).map_err(|error| (path, error)));
-        Ok(lists.find_map(|read| match read {
-            Ok(list) => (list.name == name).then(|| Arc::new(list)),
-            Err((path, error)) => {
-                warn_skipped(&path, &one_line(&error));
-                None
+        let mut allowance = Allowance::default();
+        for path in NetworkList::files(&self.dir)? {
+            match NetworkList::read(&path, &mut allowance) {
+                Ok(list) if list.name == name => return Ok(Some(Arc::new(list))),
+                Ok(_) => {}
+                Err(error) => drop(skip(&self.dir, path, error)?),
             }
-        }))
+        }
+        Ok(None)
     }
 }
 
@@ -153,32 +165,44 @@ impl Stamp {
     }
 }
 
-/// The stamps of the directory, its files, and the files one level deeper from which a list may load plugins.
-fn stamps(dir: &Path) -> io::Result<Vec<Stamp>> {
-    let mut all = vec![dir.to_owned()];
-    for entry in entries(dir)? {
-        if entry.is_dir() {
-            all.extend(entries(&entry)?);
-        }
-        all.push(entry);
+/// The stamps of the directory, its files, and the files one level deeper from which a list may load plugins. `None` if
+/// these are too many or cannot be listed: a change could not be noticed.
+fn stamps(dir: &Path) -> Result<Option<Vec<Stamp>>, ReadError> {
+    let mut all = entries(dir)?;
+    let mut left = ENTRIES_MAX;
+    for subdir in all.clone().into_iter().filter(|entry| entry.is_dir()) {
+        let Ok(deeper) = switchyard_node_files::list(&subdir, left) else { return Ok(None) };
+        left -= deeper.len();
+        all.extend(deeper);
     }
-    Ok(all.into_iter().filter_map(Stamp::of).collect())
+    all.push(dir.to_owned());
+    Ok(Some(all.into_iter().filter_map(Stamp::of).collect()))
 }
 
 /// The paths in a directory, sorted; none if it is missing.
-fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let read = match fs::read_dir(dir) {
-        Ok(read) => read,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(e),
-    };
-    let mut paths = read.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
-    paths.sort();
-    Ok(paths)
+fn entries(dir: &Path) -> Result<Vec<PathBuf>, ReadError> {
+    match switchyard_node_files::list(dir, ENTRIES_MAX) {
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        listed => listed,
+    }
 }
 
-fn warn_skipped(path: &Path, reason: &str) {
+fn dir_error(dir: &Path, error: ReadError) -> Error {
+    Error::ConfDir { dir: dir.to_owned(), source: error.into() }
+}
+
+/// Skips a file that cannot be used, with a warning.
+///
+/// # Errors
+/// [`Error::ConfDirSum`] if the files up to this one are more than is read: those behind it are not known.
+fn skip(dir: &Path, path: PathBuf, error: ConfError) -> Result<Skipped, Error> {
+    if let ConfError::Sum { max } = error {
+        return Err(Error::ConfDirSum { dir: dir.to_owned(), path, max });
+    }
+    let mut reason = one_line(&error);
+    reason.truncate(reason.floor_char_boundary(REASON_MAX));
     tracing::warn!(path = %path.display(), reason, "skipping a network configuration");
+    Ok(Skipped { path, reason })
 }
 
 fn has_extension(path: &Path, wanted: &[&str]) -> bool {
@@ -191,21 +215,18 @@ impl NetworkList {
     /// Reads the default network of a directory: the first usable file by name among `.conflist`, `.conf` and
     /// `.json`.
     ///
-    /// A broken file is skipped with a warning, and named in the result.
+    /// A broken file is skipped with a warning, and named in the result. Blocks as [`ConfDir::load`].
     ///
     /// # Errors
     /// [`Error::NotConfigured`] if the directory is missing or has no usable file, [`Error::ConfDir`] if it
-    /// cannot be read.
+    /// cannot be read, [`Error::ConfDirSum`] if the files before a usable one are more than is read.
     pub fn load(dir: &Path) -> Result<Loaded, Error> {
         let mut skipped = Vec::new();
+        let mut allowance = Allowance::default();
         for path in Self::files(dir)? {
-            match Self::read(&path) {
+            match Self::read(&path, &mut allowance) {
                 Ok(list) => return Ok(Loaded { list: Arc::new(list), skipped }),
-                Err(error) => {
-                    let reason = one_line(&error);
-                    warn_skipped(&path, &reason);
-                    skipped.push(Skipped { path, reason });
-                }
+                Err(error) => skipped.push(skip(dir, path, error)?),
             }
         }
         Err(Error::NotConfigured { dir: dir.to_owned(), skipped })
@@ -213,7 +234,7 @@ impl NetworkList {
 
     /// The files of a directory that can have a configuration, sorted; none if it is missing.
     fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
-        let mut files = entries(dir).map_err(|source| Error::ConfDir { dir: dir.to_owned(), source })?;
+        let mut files = entries(dir).map_err(|source| dir_error(dir, source))?;
         files.retain(|path| has_extension(path, &["conflist", "conf", "json"]) && !path.is_dir());
         Ok(files)
     }
@@ -227,8 +248,8 @@ impl NetworkList {
         self.plugins.iter().any(takes)
     }
 
-    fn read(path: &Path) -> Result<Self, ConfError> {
-        let raw = fs::read(path).map_err(ConfError::Read)?;
+    fn read(path: &Path, allowance: &mut Allowance) -> Result<Self, ConfError> {
+        let raw = allowance.read(path)?;
         if !has_extension(path, &["conflist"]) {
             return Self::parse_single(path, &raw);
         }
@@ -236,9 +257,9 @@ impl NetworkList {
         if !inlined_only {
             // Since 1.1.0, files of a directory named after the network add plugins to the chain.
             let more = path.with_file_name(&list.name);
-            for file in entries(&more).map_err(ConfError::Read)? {
+            for file in entries(&more).map_err(|error| ConfError::Read(error.into()))? {
                 if has_extension(&file, &["conf"]) && !file.is_dir() {
-                    list.plugins.push(plugin(object(&fs::read(&file).map_err(ConfError::Read)?)?)?);
+                    list.plugins.push(plugin(object(&allowance.read(&file)?)?)?);
                 }
             }
         }

@@ -14,6 +14,8 @@ use crate::plugin::Verb;
 const CODE_TRY_AGAIN: u64 = 11;
 /// The error code for a container that the plugin does not know, so that no cleanup is needed.
 const CODE_UNKNOWN_CONTAINER: u64 = 3;
+/// How many unusable files an error names.
+const SKIPPED_SHOWN: usize = 10;
 
 /// Why a network could not be loaded, attached, checked or detached.
 #[derive(Debug, Error)]
@@ -34,6 +36,20 @@ pub enum Error {
         /// The error of the kernel.
         #[source]
         source: io::Error,
+    },
+    /// The configuration directory has more than is read.
+    #[error(
+        "the network configurations in {} have more than {max} bytes up to {}: remove those that are none",
+        dir.display(),
+        path.display()
+    )]
+    ConfDirSum {
+        /// The directory.
+        dir: PathBuf,
+        /// The file with which it became too much.
+        path: PathBuf,
+        /// The most that is read, in bytes.
+        max: u64,
     },
     /// One configuration is not usable.
     #[error("network configuration {} is not usable", path.display())]
@@ -196,6 +212,12 @@ pub enum ConfError {
     /// The file cannot be read.
     #[error("it cannot be read")]
     Read(#[source] io::Error),
+    /// With this file, more would be read of the directory than may be.
+    #[error("the files of its directory have more than {max} bytes")]
+    Sum {
+        /// The most that is read, in bytes.
+        max: u64,
+    },
     /// The file is not JSON.
     #[error("it is not valid JSON")]
     Json(#[source] serde_json::Error),
@@ -304,6 +326,7 @@ impl Error {
             Self::Add { source, .. } => source.code(),
             Self::NotConfigured { .. }
             | Self::ConfDir { .. }
+            | Self::ConfDirSum { .. }
             | Self::Conf { .. }
             | Self::Attachment { .. }
             | Self::PluginNotFound { .. }
@@ -337,7 +360,11 @@ fn list_skipped(skipped: &[Skipped]) -> String {
     if skipped.is_empty() {
         return String::new();
     }
-    let reasons: Vec<_> = skipped.iter().map(|s| format!("{}: {}", s.path.display(), s.reason)).collect();
+    let mut reasons: Vec<_> =
+        skipped.iter().take(SKIPPED_SHOWN).map(|s| format!("{}: {}", s.path.display(), s.reason)).collect();
+    if let Some(more @ 1..) = skipped.len().checked_sub(SKIPPED_SHOWN) {
+        reasons.push(format!("and {more} more"));
+    }
     format!(" ({})", reasons.join("; "))
 }
 

@@ -8,15 +8,14 @@
 
 pub(crate) mod file;
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::fs;
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
-use rustix::fs::OFlags;
+use switchyard_node_files::{list, read, read_text};
 use url::Url;
 
 use crate::{Error, Reference, Result};
@@ -26,6 +25,8 @@ const MAX_HOSTS_TOML: u64 = 1 << 20;
 /// The largest file with certificates or a key, in bytes: bundles of all public authorities have a quarter of
 /// a MiB.
 const MAX_PEM: u64 = 4 << 20;
+/// The most entries of a directory with certificates.
+const MAX_ENTRIES: usize = 1000;
 
 /// The operations that a host may be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,23 +134,17 @@ fn find_directory(roots: &[PathBuf], registry: &str) -> Result<Option<PathBuf>> 
 
 fn load_directory(directory: &Path, reference: &Reference) -> Result<Vec<Host>> {
     let file = directory.join("hosts.toml");
-    let text = read_regular(&file, MAX_HOSTS_TOML)
-        .and_then(|content| String::from_utf8(content).map_err(|_| io::ErrorKind::InvalidData.into()));
-    match text {
+    match read_text(&file, MAX_HOSTS_TOML) {
         Ok(text) if !text.trim().is_empty() => file::parse(&file, &text, reference),
         Ok(_) => load_certificates(directory, reference),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => load_certificates(directory, reference),
+        Err(error) if error.is_not_found() => load_certificates(directory, reference),
         Err(error) => Err(unreadable(&file, error)),
     }
 }
 
 /// Docker's layout: every `*.crt` is an authority, `name.cert` and `name.key` are a client pair.
 fn load_certificates(directory: &Path, reference: &Reference) -> Result<Vec<Host>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).map_err(|error| unreadable(directory, error))? {
-        files.push(entry.map_err(|error| unreadable(directory, error))?.path());
-    }
-    files.sort();
+    let files = list(directory, MAX_ENTRIES).map_err(|error| unreadable(directory, error))?;
     let mut host = Host::registry(reference)?;
     for file in &files {
         match file.extension().and_then(|extension| extension.to_str()) {
@@ -189,23 +184,7 @@ pub(crate) fn is_loopback(url: &Url) -> bool {
     name == "localhost" || name.ends_with(".localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// Reads a regular file of at most `limit` bytes. Files of other types are refused without blocking.
-fn read_regular(file: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
-    let opened = File::options().read(true).custom_flags(nonblocking).open(file)?;
-    if !opened.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
-    }
-    let mut content = Vec::new();
-    opened.take(limit.saturating_add(1)).read_to_end(&mut content)?;
-    if u64::try_from(content.len()).is_ok_and(|length| length > limit) {
-        let why = format!("it is longer than {limit} bytes");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
-    }
-    Ok(content)
-}
-
-fn unreadable(file: &Path, error: io::Error) -> Error {
+fn unreadable(file: &Path, error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::InvalidConfig {
         file: file.to_owned(),
         key: None,
@@ -299,7 +278,7 @@ impl Pem {
     /// # Errors
     /// [`Error::InvalidConfig`] that names `from` (the configuration and its key) or else the file.
     fn read(file: PathBuf, from: Option<(&Path, &str)>) -> Result<Self> {
-        match read_regular(&file, MAX_PEM) {
+        match read(&file, MAX_PEM) {
             Ok(content) => Ok(Self { file, content }),
             Err(error) => Err(match from {
                 None => unreadable(&file, error),

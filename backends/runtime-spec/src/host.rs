@@ -1,11 +1,10 @@
 //! Inspects the node: its features, files, mounts and devices. All I/O of this crate is here.
 
-use std::fs::{self, File, FileType, Metadata, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::fs::{self, FileType, Metadata};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::OFlag;
 use switchyard_core::spec::{MissingSource, OomScoreAdj};
 
 use crate::input::{
@@ -18,6 +17,9 @@ const SKIPPED_DEVICES: [&str; 8] = ["pts", "shm", "fd", "mqueue", "console", ".l
 
 /// How many levels of directories are searched for devices; the kernel's own have three.
 const DEVICE_DEPTH: usize = 8;
+
+/// The most entries of a directory that is listed.
+const ENTRIES_MAX: usize = 100_000;
 
 /// The file system of this node.
 #[derive(Debug, Clone, Copy, Default)]
@@ -72,14 +74,11 @@ impl HostFs for RealHost {
     }
 
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-        // Without O_NONBLOCK, opening a FIFO would block for ever.
-        let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-        read_regular(file, limit)
+        Ok(switchyard_node_files::read(path, limit)?)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
-        fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.path())).collect()
+        Ok(switchyard_node_files::list(dir, ENTRIES_MAX)?)
     }
 }
 
@@ -91,22 +90,6 @@ fn propagation(mounts: &[mountinfo::MountPoint], path: &Path) -> io::Result<Host
     mountinfo::propagation_of(mounts, path).ok_or_else(|| {
         io::Error::new(io::ErrorKind::NotFound, format!("no mount is above {}", path.display()))
     })
-}
-
-/// The contents of a regular file of at most `limit` bytes.
-///
-/// # Errors
-/// Those of the file system, `InvalidInput` if it is not a regular file, `FileTooLarge` if it is larger.
-pub(crate) fn read_regular(file: File, limit: u64) -> io::Result<Vec<u8>> {
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
-    if u64::try_from(bytes.len()).is_ok_and(|len| len > limit) {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {limit} bytes")));
-    }
-    Ok(bytes)
 }
 
 fn device_info(metadata: &Metadata) -> Option<DeviceInfo> {

@@ -300,7 +300,7 @@ pub trait HostFs: Send + Sync {
     /// The text of a file of at most `limit` bytes.
     ///
     /// # Errors
-    /// Those of the file system; also for a file that is larger or not regular.
+    /// Those of the file system; `FileTooLarge` for a file that is larger, and an error for one that is not regular.
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>>;
 
     /// The files in a directory, by path, in any order.

@@ -1,9 +1,7 @@
 //! Credentials for pulls: the task's own, or those in a Docker configuration file or from a credential
 //! helper.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
+use std::path::PathBuf;
 
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::image::Credentials;
@@ -68,20 +66,10 @@ async fn look_up(registry: &str, config: &AuthConfig, pool: &BlockingPool) -> Re
 /// Reads the file on the pool for host paths, with its time limit: it may be on a file system that hangs.
 async fn read(path: &str, pool: &BlockingPool) -> Result<DockerConfig> {
     let shown = format!("auth.config ({path})");
-    let own = path.to_owned();
-    let bytes = pool.run(shown.clone(), move || Ok(contents(Path::new(&own)))).await?;
+    let own = PathBuf::from(path);
+    let bytes = pool.run(shown.clone(), move || Ok(switchyard_node_files::read(&own, FILE_LIMIT))).await?;
     let bytes = bytes.map_err(|fault| Error::unavailable(format!("read {shown}")).with_source(fault))?;
     DockerConfig::parse(&bytes).map_err(|error| error.context(format!("read {shown}")))
-}
-
-fn contents(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_LIMIT + 1).read_to_end(&mut bytes)?;
-    if u64::try_from(bytes.len()).is_ok_and(|length| length > FILE_LIMIT) {
-        let why = format!("it is longer than {FILE_LIMIT} bytes");
-        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, why));
-    }
-    Ok(bytes)
 }
 
 /// The registry of an image, as Docker's files name it. The rule for what is a host must be the same as that

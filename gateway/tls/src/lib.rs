@@ -17,6 +17,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use switchyard_node_files::read;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -26,6 +27,9 @@ use tokio_util::sync::CancellationToken;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+
+/// The largest file, in bytes: bundles of all public authorities have a quarter of a MiB.
+const FILE_MAX: u64 = 4 << 20;
 
 /// The files of a TLS server, all of them PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,8 +141,10 @@ impl TlsConfig {
         let provider = Arc::new(ring::default_provider());
         let chain = certificates(&self.certificates)?;
         let key = self.key.display();
-        let private = PrivateKeyDer::from_pem_file(&self.key)
-            .map_err(|error| fail(format!("the private key cannot be read from {key}: {error}")))?;
+        let unreadable =
+            |error: &dyn fmt::Display| fail(format!("the private key cannot be read from {key}: {error}"));
+        let private = read(&self.key, FILE_MAX).map_err(|error| unreadable(&error))?;
+        let private = PrivateKeyDer::from_pem_slice(&private).map_err(|error| unreadable(&error))?;
         let versions = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| fail(error.to_string()))?;
@@ -164,9 +170,13 @@ fn fail(reason: String) -> TlsError {
 
 /// The certificates in a file, at least one.
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let chain = CertificateDer::pem_file_iter(file)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| fail(format!("certificates cannot be read from {}: {error}", file.display())))?;
+    let unreadable = |error: &dyn fmt::Display| {
+        fail(format!("certificates cannot be read from {}: {error}", file.display()))
+    };
+    let content = read(file, FILE_MAX).map_err(|error| unreadable(&error))?;
+    let chain = CertificateDer::pem_slice_iter(&content)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| unreadable(&error))?;
     if chain.is_empty() {
         return Err(fail(format!("no certificate is in {}", file.display())));
     }

@@ -89,6 +89,14 @@ fn unusable_file_is_named() {
     assert!(text.contains("does not serve"), "{text}");
     let text = with(&|config| config.client_ca = Some(empty.clone()));
     assert!(text.contains("empty.pem"), "{text}");
+    // An endless file of a kind that is not read at all.
+    for text in [
+        with(&|config| config.certificates = "/dev/zero".into()),
+        with(&|config| config.key = "/dev/zero".into()),
+        with(&|config| config.client_ca = Some("/dev/zero".into())),
+    ] {
+        assert!(text.contains("from /dev/zero: it is no regular file"), "{text}");
+    }
     assert_eq!(good.files().count(), 3);
     good.read().unwrap();
 }

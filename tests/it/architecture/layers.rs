@@ -3,12 +3,12 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 32] = [
+const LAYERS: [(&str, &[&str]); 33] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
     ("switchyard-cgroup", &["switchyard-core"]),
-    ("switchyard-cni", &["switchyard-steps"]),
+    ("switchyard-cni", &["switchyard-node-files", "switchyard-steps"]),
     // Frontends and the daemon use it: what they report of a container must agree.
     ("switchyard-container-metrics", &["switchyard-core"]),
     (
@@ -37,7 +37,7 @@ const LAYERS: [(&str, &[&str]); 32] = [
     ),
     ("switchyard-device-host", &["switchyard-authority", "switchyard-core", "switchyard-proto"]),
     ("switchyard-device-plugin", &["switchyard-authority", "switchyard-core", "switchyard-proto"]),
-    ("switchyard-devices", &["switchyard-core", "switchyard-runtime-spec"]),
+    ("switchyard-devices", &["switchyard-core", "switchyard-node-files", "switchyard-runtime-spec"]),
     // Frontends of what comes from Docker use it.
     ("switchyard-docker-options", &["switchyard-core"]),
     ("switchyard-fake", &["switchyard-core"]),
@@ -46,24 +46,27 @@ const LAYERS: [(&str, &[&str]); 32] = [
     ("switchyard-collector", &["switchyard-proto"]),
     ("switchyard-kubelet", &["switchyard-proto"]),
     ("switchyard-logkeeper", &["switchyard-steps"]),
-    ("switchyard-namespaces", &["switchyard-core", "switchyard-steps"]),
+    ("switchyard-namespaces", &["switchyard-core", "switchyard-node-files", "switchyard-steps"]),
     (
         "switchyard-nomad",
         &[
             "switchyard-authority",
             "switchyard-core",
             "switchyard-docker-options",
+            "switchyard-node-files",
             "switchyard-process",
             "switchyard-proto",
         ],
     ),
+    // Below every crate that reads files of the node which others write.
+    ("switchyard-node-files", &[]),
     ("switchyard-process", &[]),
     ("switchyard-proto", &[]),
     ("switchyard-codegen", &[]),
-    ("switchyard-registry", &[]),
+    ("switchyard-registry", &["switchyard-node-files"]),
     // Below every gRPC server and client.
     ("switchyard-rpc", &[]),
-    ("switchyard-runtime-spec", &["switchyard-core"]),
+    ("switchyard-runtime-spec", &["switchyard-core", "switchyard-node-files"]),
     ("switchyard-steps", &[]),
     ("switchyard-streaming", &["switchyard-tls"]),
     (
@@ -72,12 +75,13 @@ const LAYERS: [(&str, &[&str]); 32] = [
             "switchyard-core",
             "switchyard-docker-options",
             "switchyard-logkeeper",
+            "switchyard-node-files",
             "switchyard-proto",
             "switchyard-steps",
         ],
     ),
     ("switchyard-tests", &["*"]),
-    ("switchyard-tls", &[]),
+    ("switchyard-tls", &["switchyard-node-files"]),
     ("switchyard-tree", &[]),
 ];
 

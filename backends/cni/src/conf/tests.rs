@@ -211,3 +211,111 @@ fn network_is_found_by_its_name() {
         assert!(conf.find(absent).unwrap().is_none(), "{absent}");
     }
 }
+
+fn fifo(path: &Path) {
+    nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+}
+
+#[test]
+fn fifo_and_endless_file_are_skipped_with_a_reason_and_the_good_file_is_used() {
+    let temp = tempfile::tempdir().unwrap();
+    // Without a writer, an ordinary open of a FIFO waits for ever.
+    fifo(&temp.path().join("00-fifo.conflist"));
+    std::os::unix::fs::symlink("/dev/zero", temp.path().join("05-endless.conf")).unwrap();
+    fs::write(temp.path().join("06-long.json"), " ".repeat((1 << 20) + 1)).unwrap();
+    fs::write(temp.path().join("10-good.conf"), single("good")).unwrap();
+    let conf = ConfDir { settling: Duration::ZERO, ..ConfDir::new(temp.path()) };
+    let loaded = conf.load().unwrap();
+    assert_eq!(loaded.list.name, "good");
+    let reasons: Vec<_> = loaded.skipped.iter().map(|skipped| skipped.reason.as_str()).collect();
+    assert_eq!(
+        reasons,
+        [
+            "it cannot be read: it is no regular file but a FIFO",
+            "it cannot be read: it is no regular file but a character device",
+            "it cannot be read: it is longer than 1048576 bytes",
+        ]
+    );
+    assert_eq!(conf.find("good").unwrap().unwrap().name, "good");
+    assert!(Arc::ptr_eq(&loaded.list, &conf.load().unwrap().list), "the cache is used all the same");
+}
+
+#[test]
+fn fifo_among_the_plugins_of_a_list_makes_only_that_list_unusable() {
+    let temp = tempfile::tempdir().unwrap();
+    fs::create_dir(temp.path().join("net")).unwrap();
+    fifo(&temp.path().join("net/10.conf"));
+    let list = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [{"type": "main"}]});
+    fs::write(temp.path().join("a.conflist"), list.to_string()).unwrap();
+    fs::write(temp.path().join("b.conf"), single("other")).unwrap();
+    let loaded = NetworkList::load(temp.path()).unwrap();
+    assert_eq!(loaded.list.name, "other");
+    assert!(loaded.skipped[0].reason.contains("a FIFO"), "{}", loaded.skipped[0].reason);
+}
+
+#[test]
+fn directory_with_too_many_entries_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    fs::write(temp.path().join("a.conf"), single("good")).unwrap();
+    for number in 0..ENTRIES_MAX {
+        fs::write(temp.path().join(format!("x{number}")), "").unwrap();
+    }
+    let conf = ConfDir::new(temp.path());
+    for error in [conf.load().unwrap_err(), conf.find("good").unwrap_err()] {
+        assert!(error.report().ends_with("it has more than 1000 entries"), "{}", error.report());
+        assert!(error.report().contains(temp.path().to_str().unwrap()), "{}", error.report());
+    }
+    fs::remove_file(temp.path().join("x0")).unwrap();
+    assert_eq!(conf.load().unwrap().list.name, "good");
+}
+
+#[test]
+fn entries_of_subdirectories_beyond_the_limit_cost_only_the_cache() {
+    let temp = tempfile::tempdir().unwrap();
+    fs::write(temp.path().join("a.conf"), single("good")).unwrap();
+    for dir in ["x", "y"] {
+        fs::create_dir(temp.path().join(dir)).unwrap();
+        for number in 0..=ENTRIES_MAX / 2 {
+            fs::write(temp.path().join(dir).join(number.to_string()), "").unwrap();
+        }
+    }
+    let conf = ConfDir { settling: Duration::ZERO, ..ConfDir::new(temp.path()) };
+    let first = conf.load().unwrap().list;
+    assert!(!Arc::ptr_eq(&first, &conf.load().unwrap().list), "a change there would not be noticed");
+    fs::remove_file(temp.path().join("x/0")).unwrap();
+    fs::remove_file(temp.path().join("y/0")).unwrap();
+    let first = conf.load().unwrap().list;
+    assert!(Arc::ptr_eq(&first, &conf.load().unwrap().list));
+}
+
+#[test]
+fn files_with_too_many_bytes_together_are_refused_by_the_name_of_the_last() {
+    let temp = tempfile::tempdir().unwrap();
+    // Each as long as a file may be.
+    for number in 0..8 {
+        fs::write(temp.path().join(format!("{number}.conf")), " ".repeat(1 << 20)).unwrap();
+    }
+    let conf = ConfDir::new(temp.path());
+    fs::write(temp.path().join("9.conf"), single("good")).unwrap();
+    for error in [conf.load().unwrap_err(), conf.find("good").unwrap_err()] {
+        let Error::ConfDirSum { dir, path, max } = &error else { panic!("{error}") };
+        assert_eq!((dir.as_path(), path.as_path()), (temp.path(), &*temp.path().join("9.conf")));
+        assert!(error.to_string().contains(&max.to_string()), "{error}");
+    }
+    fs::remove_file(temp.path().join("0.conf")).unwrap();
+    assert_eq!(conf.load().unwrap().list.name, "good");
+    assert_eq!(conf.find("good").unwrap().unwrap().name, "good");
+}
+
+#[test]
+fn reasons_of_unusable_files_are_short_and_few() {
+    let temp = tempfile::tempdir().unwrap();
+    for number in 0..30 {
+        let name = "ä".repeat(10_000);
+        fs::write(temp.path().join(format!("{number}.conf")), single(&name)).unwrap();
+    }
+    let error = NetworkList::load(temp.path()).unwrap_err();
+    assert!(error.is_not_configured());
+    let text = error.to_string();
+    assert!(text.len() < 10_000 && text.contains("; and 20 more)"), "{text}");
+}

@@ -18,6 +18,9 @@ use crate::roots::Number;
 /// The name that stands for all devices of a kind.
 const ALL: &str = "all";
 
+/// The most files of a directory whose changes are noticed; fewer are read.
+const STAMPS_MAX: usize = 10_000;
+
 /// Detects changes of a file: its path, inode, length, mtime and ctime.
 type Stamp = (PathBuf, u64, u64, (i64, i64), (i64, i64));
 
@@ -124,7 +127,7 @@ impl Specs {
 fn stamps(dirs: &[PathBuf]) -> Vec<Stamp> {
     let mut stamps = Vec::new();
     for dir in dirs {
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten().take(STAMPS_MAX) {
             let path = entry.path();
             let Ok(seen) = fs::metadata(&path) else { continue };
             let content = (seen.mtime(), seen.mtime_nsec());

@@ -1,11 +1,8 @@
 //! The kernel's description of a device, in files that a driver may omit or fill with anything.
 
-use std::fs::{self, OpenOptions};
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use nix::fcntl::OFlag;
 use switchyard_core::device::Traffic;
 
 use crate::identity::Usb;
@@ -25,16 +22,9 @@ const NODES_MAX: usize = 64;
 
 /// The trimmed text of a small file; `None` if the file does not exist, is empty or too large.
 pub(super) fn text(path: &Path) -> Option<String> {
-    // Without O_NONBLOCK, opening a FIFO would block.
-    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(FILE_MAX + 1).read_to_end(&mut bytes).ok()?;
-    let fits = u64::try_from(bytes.len()).is_ok_and(|len| len <= FILE_MAX);
+    let bytes = switchyard_node_files::read(path, FILE_MAX).ok()?;
     let text = String::from_utf8_lossy(&bytes).trim().to_owned();
-    (fits && !text.is_empty()).then_some(text)
+    (!text.is_empty()).then_some(text)
 }
 
 /// The sysfs directory of a device.

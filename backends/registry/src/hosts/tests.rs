@@ -315,7 +315,7 @@ fn non_regular_or_oversized_file_is_rejected_without_blocking() {
     let root = Root::new(&[("a.example/other", "")]);
     pipe(&root.path().join("a.example/hosts.toml"));
     assert!(
-        load_error(&root).ends_with("hosts.toml: cannot be read: it is no regular file"),
+        load_error(&root).ends_with("hosts.toml: cannot be read: it is no regular file but a FIFO"),
         "{}",
         load_error(&root)
     );

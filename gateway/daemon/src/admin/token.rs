@@ -4,18 +4,17 @@
 //! much of a wrong token is right.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 use parking_lot::RwLock;
 use subtle::ConstantTimeEq;
+use switchyard_node_files::{ReadError, RegularFile};
 
 /// The shortest token: 16 characters of base64 are 96 bits.
 const SHORTEST: usize = 16;
@@ -47,8 +46,11 @@ pub enum TokenFault {
     #[error("it cannot be read")]
     Unreadable(#[source] io::Error),
     /// It is a directory, a FIFO or the like.
-    #[error("it is not a regular file")]
-    NotAFile,
+    #[error("it is no regular file but {found}")]
+    NotAFile {
+        /// What it is, with an article.
+        found: &'static str,
+    },
     /// Users who may read it would know the token, and those who may write it could choose it.
     #[error("its mode is {mode:04o}, and others must not read it nor its group write it: chmod 0600 it")]
     Mode {
@@ -91,6 +93,20 @@ impl fmt::Debug for Token {
     }
 }
 
+// === impl TokenFault ===
+
+impl From<ReadError> for TokenFault {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::NotRegular { found } => Self::NotAFile { found },
+            ReadError::TooLarge { .. } => Self::Long,
+            ReadError::Io(_) | ReadError::NotText | ReadError::TooMany { .. } => {
+                Self::Unreadable(error.into())
+            }
+        }
+    }
+}
+
 // === impl BearerToken ===
 
 impl BearerToken {
@@ -124,23 +140,11 @@ impl Token {
     /// The file is not safe from others, or has no usable token.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let fail = |reason| TokenError { path: path.to_owned(), reason };
-        let mut file = File::options()
-            .read(true)
-            .custom_flags(OFlag::O_NONBLOCK.bits())
-            .open(path)
-            .map_err(|error| fail(TokenFault::Unreadable(error)))?;
-        // Of the open file, which cannot be exchanged any more.
-        let metadata = file.metadata().map_err(|error| fail(TokenFault::Unreadable(error)))?;
-        if !metadata.is_file() {
-            return Err(fail(TokenFault::NotAFile));
-        }
+        let file = RegularFile::open(path).map_err(|error| fail(error.into()))?;
+        let metadata = file.metadata();
         check_access(metadata.mode(), metadata.uid(), geteuid().as_raw()).map_err(fail)?;
-        let most = u64::try_from(LONGEST + MARGIN + 1).expect("it is small");
-        let mut bytes = Vec::new();
-        file.by_ref()
-            .take(most)
-            .read_to_end(&mut bytes)
-            .map_err(|error| fail(TokenFault::Unreadable(error)))?;
+        let most = u64::try_from(LONGEST + MARGIN).expect("it is small");
+        let bytes = file.read(most).map_err(|error| fail(error.into()))?;
         Self::parse(&bytes).map_err(fail)
     }
 
@@ -150,7 +154,7 @@ impl Token {
         if token.len() < SHORTEST {
             return Err(TokenFault::Short { length: token.len() });
         }
-        if bytes.len() > LONGEST + MARGIN || token.len() > LONGEST {
+        if token.len() > LONGEST {
             return Err(TokenFault::Long);
         }
         if !token.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(byte)) {
@@ -290,7 +294,7 @@ mod tests {
         mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         for path in [dir.path(), &fifo] {
             let error = Token::read(path).unwrap_err();
-            assert!(matches!(error.reason, TokenFault::NotAFile), "{:?}", error.reason);
+            assert!(matches!(error.reason, TokenFault::NotAFile { .. }), "{:?}", error.reason);
         }
         let absent = Token::read(&dir.path().join("absent")).unwrap_err();
         assert!(matches!(absent.reason, TokenFault::Unreadable(_)), "{:?}", absent.reason);

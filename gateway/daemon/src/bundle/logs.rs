@@ -1,12 +1,10 @@
 //! The logs of the daemon and of the processes that it needs: their ends.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 
-use nix::fcntl::OFlag;
+use switchyard_node_files::{ReadError, RegularFile};
 
 use crate::channel::report;
 use crate::doctor::{NodeView, PROGRAM_DIRS, run_command, search_path};
@@ -19,29 +17,22 @@ const JOURNAL_LIMIT: Duration = Duration::from_secs(30);
 
 /// The end of a log file.
 pub(super) fn of_file(path: &Path) -> Result<Vec<u8>, String> {
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW;
-    let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
-    opened.and_then(end).map_err(|error| format!("{}: {error}", path.display()))
+    RegularFile::open_no_link(path).and_then(end).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// The end of the file that a process writes its messages to; an error if it writes them elsewhere.
 pub(super) fn of_process(pid: u32) -> Result<Vec<u8>, String> {
     let path = format!("/proc/{pid}/fd/2");
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(&path);
-    opened
+    RegularFile::open(Path::new(&path))
         .and_then(end)
         .map_err(|error| format!("standard error of process {pid} is no file that can be read: {error}"))
 }
 
 /// The last lines of a file.
-fn end(mut file: File) -> io::Result<Vec<u8>> {
-    let meta = file.metadata()?;
-    if !meta.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
+fn end(file: RegularFile) -> Result<Vec<u8>, ReadError> {
     let max = u64::try_from(LOG_MAX).unwrap_or(u64::MAX);
-    let start = meta.len().saturating_sub(max);
+    let start = file.metadata().len().saturating_sub(max);
+    let mut file = file.into_file();
     file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
     file.take(max).read_to_end(&mut bytes)?;

@@ -1,13 +1,13 @@
 //! Reads the layers of the configuration, merges them and reports errors in them.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use figment::error::{Actual, Kind};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 use serde::{Deserialize, Serialize};
+use switchyard_node_files::{list, read_text};
 
 use super::change::{Effective, leaves};
 use super::document::{Document, Location};
@@ -17,6 +17,12 @@ use super::{Config, DOCUMENTED, VERSION, validate};
 
 /// The file that is read if none is given; it may be missing.
 pub const DEFAULT_FILE: &str = "/etc/switchyard/config.toml";
+
+/// The largest file, in bytes: the documented configuration has a few tens of KiB.
+const FILE_MAX: u64 = 1 << 20;
+
+/// The most entries of the directory with drop-ins.
+const ENTRIES_MAX: usize = 1000;
 
 /// The prefix of environment variables that set keys; their names also contain `__`.
 const ENV_PREFIX: &str = "SWITCHYARD_";
@@ -94,8 +100,9 @@ enum LayerSource {
 pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     let mut layers = vec![Layer { values: parse_values(DOCUMENTED), source: LayerSource::Defaults }];
     let mut files = Vec::new();
-    for path in files_of(sources)? {
-        if let Some(layer) = read_layer(&path, sources.file.is_none())? {
+    for (number, path) in files_of(sources)?.into_iter().enumerate() {
+        let may_be_missing = number == 0 && sources.file.is_none();
+        if let Some(layer) = read_layer(&path, may_be_missing)? {
             layers.push(layer);
             files.push(path);
         }
@@ -141,40 +148,24 @@ pub(super) fn path_of(key: &str) -> Vec<String> {
 fn files_of(sources: &Sources) -> Result<Vec<PathBuf>, ConfigError> {
     let main = sources.file.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
     let dir = main.parent().unwrap_or(Path::new("")).join("config.d");
-    let fail = |source| ConfigError::Read { path: dir.clone(), source };
-    let mut drop_ins = Vec::new();
-    match std::fs::read_dir(&dir) {
-        Ok(entries) => {
-            for entry in entries {
-                let path = entry.map_err(fail)?.path();
-                let hidden = path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'));
-                if path.extension().is_some_and(|ext| ext == "toml") && !hidden {
-                    regular_file(&path)?;
-                    drop_ins.push(path);
-                }
-            }
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(fail(error)),
-    }
-    drop_ins.sort();
+    let is_drop_in = |path: &PathBuf| {
+        let hidden = path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'));
+        path.extension().is_some_and(|ext| ext == "toml") && !hidden
+    };
+    let mut drop_ins = match list(&dir, ENTRIES_MAX) {
+        Ok(paths) => paths,
+        Err(error) if error.is_not_found() => Vec::new(),
+        Err(error) => return Err(ConfigError::Read { path: dir, source: error.into() }),
+    };
+    drop_ins.retain(is_drop_in);
     Ok(std::iter::once(main).chain(drop_ins).collect())
 }
 
-/// Refuses what is no regular file, such as a FIFO, whose reading could last for ever.
-fn regular_file(path: &Path) -> Result<(), ConfigError> {
-    let fail = |source| ConfigError::Read { path: path.to_owned(), source };
-    if std::fs::metadata(path).map_err(fail)?.is_file() {
-        return Ok(());
-    }
-    Err(fail(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")))
-}
-
 fn read_layer(path: &Path, may_be_missing: bool) -> Result<Option<Layer>, ConfigError> {
-    let text = match std::fs::read_to_string(path) {
+    let text = match read_text(path, FILE_MAX) {
         Ok(text) => text,
-        Err(error) if may_be_missing && error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(ConfigError::Read { path: path.to_owned(), source }),
+        Err(error) if may_be_missing && error.is_not_found() => return Ok(None),
+        Err(error) => return Err(ConfigError::Read { path: path.to_owned(), source: error.into() }),
     };
     let at = |line| Location::File { path: path.to_owned(), line };
     let document = Document::parse(&text)

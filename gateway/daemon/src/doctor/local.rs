@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::Method;
-use nix::fcntl::OFlag;
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{Group, geteuid};
 use parking_lot::Mutex;
@@ -66,7 +65,8 @@ impl LocalNode {
 
 impl NodeView for LocalNode {
     fn read(&self, path: &Path, max: usize) -> io::Result<Vec<u8>> {
-        self.note(path, read_file(path, max, OFlag::empty()))
+        let max = u64::try_from(max).unwrap_or(u64::MAX);
+        self.note(path, switchyard_node_files::read(path, max).map_err(io::Error::from))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -146,20 +146,6 @@ impl NodeView for LocalNode {
     }
 }
 
-/// Reads a regular file that has at most `max` bytes, without waiting for what is none.
-fn read_file(path: &Path, max: usize, flags: OFlag) -> io::Result<Vec<u8>> {
-    let wrong = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why.to_owned()));
-    let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY | flags).bits();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return wrong("it is not a regular file");
-    }
-    let mut bytes = Vec::new();
-    // Files of /proc have no size, so the size is not asked for.
-    file.take(u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() > max { wrong("it is too large") } else { Ok(bytes) }
-}
-
 /// The `PATH` of commands.
 pub(crate) fn search_path() -> OsString {
     PROGRAM_DIRS.join(":").into()
@@ -186,17 +172,16 @@ mod tests {
         let file = dir.path().join("file");
         fs::write(&file, "12345").unwrap();
         assert_eq!(node.read(&file, 5).unwrap(), b"12345");
-        assert_eq!(node.read(&file, 4).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(node.read(&file, 4).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         let fifo = dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         // Without a writer, an ordinary open would wait for ever.
-        assert_eq!(node.read(&fifo, 5).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert_eq!(node.read(Path::new("/dev/zero"), 5).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(node.read(&fifo, 5).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(node.read(Path::new("/dev/zero"), 5).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         assert!(node.read(dir.path(), 5).is_err());
         assert!(!node.read(Path::new("/proc/self/cmdline"), 1 << 20).unwrap().is_empty());
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        assert_eq!(read_file(&link, 5, OFlag::O_NOFOLLOW).unwrap_err().raw_os_error(), Some(40));
         assert_eq!(node.link(&link).unwrap(), file);
         assert_eq!(node.list(dir.path()).unwrap(), ["fifo", "file", "link"]);
     }

@@ -50,7 +50,7 @@ struct TestNode {
 impl NodeView for TestNode {
     fn read(&self, path: &Path, max: usize) -> io::Result<Vec<u8>> {
         let text = self.files.get(path).ok_or(io::ErrorKind::NotFound)?;
-        if text.len() > max { Err(io::ErrorKind::InvalidData.into()) } else { Ok(text.clone().into_bytes()) }
+        if text.len() > max { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(text.clone().into_bytes()) }
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {

@@ -99,7 +99,7 @@ pub trait NodeView: Send + Sync {
     /// The content of a regular file.
     ///
     /// # Errors
-    /// `InvalidData` if it is no regular file, or has more than `max` bytes.
+    /// `InvalidInput` if it is no regular file, `FileTooLarge` if it has more than `max` bytes.
     fn read(&self, path: &Path, max: usize) -> io::Result<Vec<u8>>;
 
     /// The names in a directory, sorted.

@@ -1,7 +1,6 @@
 //! The connection to the collector: OTLP over gRPC, with or without TLS.
 
 use std::fmt;
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,6 +15,9 @@ use crate::channel::report;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
+
+/// The largest file with authorities, in bytes: bundles of all public ones have a quarter of a MiB.
+const AUTHORITIES_MAX: u64 = 4 << 20;
 
 /// The longest text of the collector that is logged, in bytes.
 const TEXT_MAX: usize = 256;
@@ -79,6 +81,6 @@ impl Collector {
 }
 
 fn read_authorities(file: &Path) -> Result<Certificate, TraceSettingsError> {
-    let read = fs::read(file).map(Certificate::from_pem);
+    let read = switchyard_node_files::read(file, AUTHORITIES_MAX).map(Certificate::from_pem);
     read.map_err(|error| TraceSettingsError::Authorities { file: file.to_owned(), why: error.to_string() })
 }

@@ -1,7 +1,6 @@
 //! Tests of where credentials are looked up, and in which order.
 
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use nix::sys::stat::Mode;
@@ -119,13 +118,21 @@ async fn auth_file_precedes_the_helper() {
 async fn hung_auth_file_fails_at_the_lookup_timeout() {
     let dir = tempfile::tempdir().expect("there is room");
     let path = dir.path().join("config.json");
-    // A FIFO without a writer: opening it blocks, as on a dead file system.
-    mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).expect("there is room");
+    std::fs::write(&path, BASIC).expect("there is room");
     let looks = BlockingPool::new(1, Duration::from_millis(50));
     let config = AuthConfig { config: path.display().to_string(), helper: String::new() };
-    for says in ["does a file system hang?", "still hangs"] {
-        let late =
-            credentials(&wish("busybox"), &config, &looks).await.expect_err("nobody has said anything");
+    // Another look at the same file, on a file system that does not answer.
+    let (answers, answer) = mpsc::channel::<()>();
+    let hangs = looks.run(format!("auth.config ({})", config.config), move || {
+        let _ = answer.recv();
+        Ok(())
+    });
+    let wanted = wish("busybox");
+    let (hung, late) = tokio::join!(hangs, credentials(&wanted, &config, &looks));
+    hung.expect_err("nobody has said anything");
+    let later = credentials(&wanted, &config, &looks).await;
+    for (late, says) in [(late, "does a file system hang?"), (later, "still hangs")] {
+        let late = late.expect_err("nobody has said anything");
         assert_eq!(late.kind(), ErrorKind::Unavailable);
         let text = late.report();
         assert!(text.contains(says) && text.contains(&format!("auth.config ({})", config.config)), "{text}");
@@ -133,12 +140,8 @@ async fn hung_auth_file_fails_at_the_lookup_timeout() {
     let soft = ImageRequest { soft_fail: true, ..wish("busybox") };
     assert_eq!(credentials(&soft, &config, &looks).await.expect("it goes on"), Credentials::Anonymous);
 
-    let mut writer = OpenOptions::new().write(true).open(&path).expect("somebody reads");
-    writer.write_all(BASIC.as_bytes()).expect("somebody reads");
-    drop(writer);
+    drop(answers);
     // The blocked thread has to return first.
-    std::fs::remove_file(&path).expect("it is there");
-    std::fs::write(&path, BASIC).expect("there is room");
     let found = loop {
         match credentials(&wish("busybox"), &config, &looks).await {
             Ok(found) => break found,
@@ -150,8 +153,16 @@ async fn hung_auth_file_fails_at_the_lookup_timeout() {
 }
 
 #[tokio::test]
-async fn endless_auth_file_is_rejected() {
-    let endless = AuthConfig { config: "/dev/zero".into(), helper: String::new() };
-    let refused = credentials(&wish("busybox"), &endless, &looks()).await.expect_err("it has no end");
-    assert!(refused.report().contains("auth.config (/dev/zero): it is longer than"), "{refused:?}");
+async fn auth_file_that_is_endless_or_a_fifo_is_rejected() {
+    let dir = tempfile::tempdir().expect("there is room");
+    let fifo = dir.path().join("fifo");
+    // Without a writer, an ordinary open would wait for ever.
+    mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("there is room");
+    let fifo = fifo.display().to_string();
+    for (config, found) in [("/dev/zero", "a character device"), (&fifo, "a FIFO")] {
+        let config = AuthConfig { config: config.into(), helper: String::new() };
+        let refused = credentials(&wish("busybox"), &config, &looks()).await.expect_err("it is no file");
+        let expected = format!("auth.config ({}): it is no regular file but {found}", config.config);
+        assert!(refused.report().contains(&expected), "{refused:?}");
+    }
 }

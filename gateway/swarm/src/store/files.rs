@@ -1,10 +1,11 @@
 //! How the files of a membership are read, replaced and removed.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use switchyard_node_files::ReadError;
 use switchyard_steps::{Step, reach};
 
 use super::Store;
@@ -50,18 +51,13 @@ impl Store {
 
     /// The content of a file; `None` if there is none.
     pub(super) fn read(&self, name: &'static str) -> Result<Option<Vec<u8>>, Error> {
-        let file = match File::open(self.dir.join(name)) {
-            Ok(file) => file,
-            Err(fault) if fault.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(fault) => return Err(self.failed("open", name)(fault)),
-        };
-        let mut contents = Vec::new();
-        file.take(FILE_MAX + 1).read_to_end(&mut contents).map_err(self.failed("read", name))?;
-        if contents.len() as u64 > FILE_MAX {
-            let reason = format!("it has more than {FILE_MAX} bytes");
-            return Err(Error::InvalidFile { path: self.dir.join(name), reason });
+        let path = self.dir.join(name);
+        match switchyard_node_files::read(&path, FILE_MAX) {
+            Ok(contents) => Ok(Some(contents)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(ReadError::Io(fault)) => Err(self.failed("read", name)(fault)),
+            Err(error) => Err(Error::InvalidFile { path, reason: error.to_string() }),
         }
-        Ok(Some(contents))
     }
 
     pub(super) fn remove(&self, name: &str) -> Result<(), Error> {
