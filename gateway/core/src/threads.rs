@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::id::Owner;
 
 /// Threads for blocking calls in the whole process.
-pub const TOTAL: usize = 128;
+pub const TOTAL: usize = 132;
 
 /// The maximum that do bulk work at a time.
 pub const BULK: usize = 16;
@@ -26,15 +26,23 @@ pub const FRONTEND_POOL: usize = 8;
 /// The maximum of each owner's pool that reads the ends of its logs for the status page.
 pub const LOG_POOL: usize = 1;
 
-/// The maximum of each of two pools for files of the daemon itself: its configuration, and the programs that run.
+/// The maximum of each [`BlockingPool`](crate::blocking_pool::BlockingPool) for files of the node that others write.
 pub const FILES_POOL: usize = 1;
+
+/// How many of these there are: for the daemon's configuration, the programs that run, the networks of the node, its
+/// resolver configuration, the hosts of registries, and the join token of a swarm.
+pub const FILES_POOLS: usize = 6;
 
 /// The maximum that look at the disks of the daemon's own directories: one for each.
 pub const DISK_POOL: usize = 3;
 
 /// The minimum that is always left for short calls.
-pub const SHORT: usize =
-    TOTAL - BULK - (BACKEND_POOL + LOG_POOL) * Owner::ALL.len() - FRONTEND_POOL - 2 * FILES_POOL - DISK_POOL;
+pub const SHORT: usize = TOTAL
+    - BULK
+    - (BACKEND_POOL + LOG_POOL) * Owner::ALL.len()
+    - FRONTEND_POOL
+    - FILES_POOLS * FILES_POOL
+    - DISK_POOL;
 
 static BULK_PERMITS: Semaphore = Semaphore::const_new(BULK);
 
