@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::base::config::{Runtime, Settings};
 use crate::base::steps::Faults;
 use crate::client::contact::Contact;
+use crate::network::node_networks::KnownNetwork;
 
 mod parts;
 mod setup;
@@ -92,7 +93,7 @@ impl Backend for Containerd {
             ("containerd.address".to_owned(), parts.client.address().display().to_string()),
             ("containerd.namespace".to_owned(), parts.context.settings().containerd.namespace.clone()),
             ("stateDir".to_owned(), parts.context.settings().state.display().to_string()),
-            ("network.confDir".to_owned(), parts.network.conf.dir().display().to_string()),
+            ("network.confDir".to_owned(), parts.network.of_node.dir().display().to_string()),
             ("network.bridge".to_owned(), parts.network.bridge.summary()),
         ]);
         facts.extend(parts.network.ranges.summary().map(|ranges| ("network.ranges".to_owned(), ranges)));
@@ -103,21 +104,30 @@ impl Backend for Containerd {
         facts.extend(parts.trees.summary().map(|trees| ("trees.setAside".to_owned(), trees)));
         facts
             .extend(parts.storage.images.damaged_summary().map(|names| ("images.damaged".to_owned(), names)));
+        let KnownNetwork { condition: network, config: network_config } = parts.network.of_node.known();
         BackendStatus {
             snapshotters: parts.storage.images.snapshotters().condition(),
             runtime: parts.node.runtime_condition(),
-            network: parts.network.network_condition(),
+            network,
             disk: parts.node.disks.condition(),
             version,
             cgroup_driver: match parts.context.host.cgroup_driver {
                 runtime_spec::CgroupDriver::Systemd => CgroupDriver::Systemd,
                 runtime_spec::CgroupDriver::Fs => CgroupDriver::Cgroupfs,
             },
-            network_config: parts.network.network_config(),
+            network_config,
             bridge_address: Some(parts.network.bridge.host()),
             facts,
             advisories: parts.node.advisories(),
         }
+    }
+
+    fn fresh_status(&self) -> BoxFuture<'_, BackendStatus> {
+        Box::pin(async {
+            let KnownNetwork { condition: network, config: network_config } =
+                self.parts.network.of_node.look().await;
+            BackendStatus { network, network_config, ..self.status() }
+        })
     }
 
     fn handlers(&self) -> Vec<Handler> {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Map, Value};
 use switchyard_cni::{self as cni, Attachment, Capabilities};
-use switchyard_core::backend::Condition;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{
     Bandwidth, CgroupPlacement, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER, Link, NetworkName,
@@ -25,6 +24,7 @@ use crate::context::Context;
 
 pub(crate) mod bridge;
 pub(crate) mod cluster_bridges;
+pub(crate) mod node_networks;
 pub(crate) mod plugin_spans;
 mod predecessor_plugins;
 pub(crate) mod ranges;
@@ -32,6 +32,7 @@ mod routes;
 
 use bridge::BridgeNetwork;
 use cluster_bridges::ClusterBridges;
+use node_networks::NodeNetworks;
 use ranges::Ranges;
 
 /// The name of a sandbox's interface.
@@ -49,8 +50,8 @@ pub(crate) struct PlannedAttachment {
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) context: Arc<Context>,
-    /// The node's own CNI configuration.
-    pub(crate) conf: cni::ConfDir,
+    /// The node's own networks.
+    pub(crate) of_node: NodeNetworks,
     pub(crate) plugins: cni::Plugins,
     /// The gateway's own bridge network.
     pub(crate) bridge: BridgeNetwork,
@@ -77,9 +78,9 @@ impl Network {
         wanted: &[IpAddr],
     ) -> Result<PlannedAttachment> {
         let list = match &network.link {
-            Link::Node => self.conf.load().map_err(from_cni)?.list,
+            Link::Node => self.of_node.default_network().await?,
             Link::Bridge => self.bridge.ready()?,
-            Link::Named(name) => self.named(name, network)?,
+            Link::Named(name) => self.named(name, network).await?,
             Link::ClusterBridge(asked) => self.cluster_bridges.acquire(id, asked).await?,
         };
         let mut attachment = attachment(id, network, dirs, wanted);
@@ -90,14 +91,9 @@ impl Network {
     }
 
     /// The node's network with this name, for a sandbox with these settings.
-    fn named(&self, name: &NetworkName, settings: &PodNetwork) -> Result<Arc<cni::NetworkList>> {
+    async fn named(&self, name: &NetworkName, settings: &PodNetwork) -> Result<Arc<cni::NetworkList>> {
         let name = name.as_str();
-        let list = self.conf.find(name).map_err(from_cni)?.ok_or_else(|| {
-            let dir = self.conf.dir().display();
-            Error::failed_precondition(format!(
-                "no file in {dir} configures a CNI network with the name {name:?}"
-            ))
-        })?;
+        let list = self.of_node.named(name).await?;
         if !settings.ports.is_empty() && !list.has_capability("portMappings") {
             let why = "no plugin of it has the capability portMappings, so that no port of the node can lead into it";
             return Err(Error::failed_precondition(format!("the CNI network {name:?}: {why}")));
@@ -151,25 +147,6 @@ impl Network {
             async { cni::del_saved(&journal, &self.plugins, netns.as_deref()).await.map_err(from_cni) };
         traced("cni_del", |_| (), deleted).await?;
         self.cluster_bridges.release(id).await
-    }
-
-    /// The CNI configuration of the node's network as JSON; empty if there is none.
-    pub(crate) fn network_config(&self) -> String {
-        self.conf.load().map(|loaded| loaded.list.to_document().to_string()).unwrap_or_default()
-    }
-
-    /// Whether sandboxes can be attached to the node's network.
-    pub(crate) fn network_condition(&self) -> Condition {
-        let no = |message: String| Condition::False { reason: "NetworkPluginNotReady".to_owned(), message };
-        match self.conf.load() {
-            Err(fault) => no(Error::unavailable("no network").with_source(fault).report()),
-            Ok(loaded) => {
-                match cni::Network::new(Arc::clone(&loaded.list), self.plugins.clone()).check_installed() {
-                    Ok(()) => Condition::True,
-                    Err(fault) => no(Error::unavailable("no network").with_source(fault).report()),
-                }
-            }
-        }
     }
 }
 

@@ -42,6 +42,7 @@ mod cleanup;
 mod dial;
 mod entry;
 mod files;
+mod host_files;
 pub(crate) mod infra;
 pub(crate) mod infra_rootfs;
 mod lifecycle;
@@ -52,6 +53,7 @@ mod unreleased;
 
 pub(crate) use cleanup::SandboxCleanup;
 pub(crate) use entry::SandboxEntry;
+pub(crate) use host_files::HostFiles;
 use infra::unpin_pid;
 pub(crate) use lifecycle::{SandboxChange, SandboxLifecycle};
 use table::SandboxTable;
@@ -72,6 +74,7 @@ pub(crate) struct Sandboxes {
     pub(crate) processes: Arc<Processes>,
     pub(crate) shims: Arc<Shims>,
     pub(crate) node: Arc<Node>,
+    pub(crate) host_files: HostFiles,
     pub(crate) cleanup: Arc<CleanupQueue>,
 }
 
@@ -165,7 +168,7 @@ impl Sandboxes {
         let dirs = entry.dirs.clone();
         let pinned = want.net || want.ipc || want.uts || want.users.is_some();
         let files = async {
-            files::write_static_files(&dirs, spec, &record).await?;
+            files::write_static_files(&dirs, spec, &record, &self.host_files).await?;
             self.context.faults.reach(Step::SandboxFiles)?;
             if own_shm {
                 namespaces::tasks::mount_shm(dirs.shm(), spec.shm_size_bytes)
@@ -221,7 +224,7 @@ impl Sandboxes {
         let (filed, connected) = tokio::join!(step("write_files", files), connected);
         entry.record.ips = connected?;
         filed?;
-        files::write_hosts(&dirs, spec, &entry.record, self.network.bridge.host()).await?;
+        files::write_hosts(&dirs, spec, &entry.record, self.network.bridge.host(), &self.host_files).await?;
         self.context.faults.reach(Step::SandboxHosts)?;
         if entry.record.infra {
             let pid = step("start_infra_container", self.start_infra(id, spec, entry)).await?;

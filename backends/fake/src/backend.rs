@@ -27,6 +27,10 @@ impl Backend for Fake {
         self.settings().status.clone()
     }
 
+    fn fresh_status(&self) -> BoxFuture<'_, BackendStatus> {
+        Box::pin(async { self.status() })
+    }
+
     fn handlers(&self) -> Vec<Handler> {
         self.settings().handlers.clone()
     }

@@ -17,6 +17,9 @@ use crate::error::Error;
 /// The longest host name that Linux allows, in bytes.
 const HOST_NAME_MAX: usize = 64;
 
+/// The largest file of the host that sandboxes get, in bytes. Lists of hosts that are blocked have some.
+const HOST_FILE_MAX: u64 = 8 << 20;
+
 /// The first lines of every hosts file.
 const HOSTS_HEAD: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 
@@ -119,17 +122,17 @@ pub fn resolv_conf(dns: &DnsConfig) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The host's own resolver configuration, byte for byte, for a sandbox that requests none; `path` is
-/// `/etc/resolv.conf` and may be a symlink. A host without one has an empty configuration, with which the C
-/// library queries 127.0.0.1.
+/// A file of the host that sandboxes get, such as `/etc/resolv.conf`, byte for byte; `path` may be a symlink. One that
+/// is missing counts as empty: without a resolver configuration the C library queries 127.0.0.1. Blocks on the file
+/// system, and on one that hangs for ever.
 ///
 /// # Errors
-/// [`Error::File`] if it exists but cannot be read.
-pub fn host_resolv_conf(path: &Path) -> Result<Vec<u8>, Error> {
-    match fs::read(path) {
+/// [`Error::File`] if it exists but cannot be read, is no regular file, or has more than 8 MiB.
+pub fn host_file(path: &Path) -> Result<Vec<u8>, Error> {
+    match switchyard_node_files::read(path, HOST_FILE_MAX) {
         Ok(bytes) => Ok(bytes),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        Err(e) => Err(Error::file("read", path)(e)),
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        Err(error) => Err(Error::file("read", path)(error.into())),
     }
 }
 

@@ -56,8 +56,13 @@ pub trait Backend:
     + Sync
     + 'static
 {
-    /// The health of the backend, from state it already holds; never blocks on the runtime it watches.
+    /// The health of the backend, from state it already holds; never blocks on the runtime it watches, nor on a file
+    /// system. Of the node's network it is what [`Backend::fresh_status`] found last.
     fn status(&self) -> BackendStatus;
+
+    /// As [`Backend::status`], after a look at what others configure: the node's network. Returns within a few seconds,
+    /// whether the look has ended or not. Cancel-safe.
+    fn fresh_status(&self) -> BoxFuture<'_, BackendStatus>;
 
     /// The runtime handlers that specs may name; the default one comes first.
     fn handlers(&self) -> Vec<Handler>;

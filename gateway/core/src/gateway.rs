@@ -306,10 +306,15 @@ impl Gateway {
         Scope::new(self.clone(), owner)
     }
 
-    /// The health of the backend.
+    /// The health of the backend. Of the node's network it is what [`Gateway::fresh_status`] found last.
     #[must_use]
     pub fn status(&self) -> BackendStatus {
         self.shared.backend.status()
+    }
+
+    /// The health of the backend, after a look at the node's network. Takes a few seconds at most. Cancel-safe.
+    pub async fn fresh_status(&self) -> BackendStatus {
+        self.shared.backend.fresh_status().await
     }
 
     /// The number of sandboxes by owner and state.

@@ -92,7 +92,7 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     }
 
     async fn status(&self, request: Request<cri::StatusRequest>) -> RpcResult<cri::StatusResponse> {
-        with_deadline(request, |request| async move { Ok(self.node_status(request)) }).await
+        with_deadline(request, |request| async move { Ok(self.node_status(request).await) }).await
     }
 
     async fn runtime_config(

@@ -169,7 +169,7 @@ async fn readyz(
     State(pages): State<ListenerPages>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
-    probe("readyz", &pages.admin.source.parts(), query.contains_key("verbose"), pages.reach)
+    probe("readyz", &pages.admin.source.parts().await, query.contains_key("verbose"), pages.reach)
 }
 
 async fn readyz_part(
@@ -177,7 +177,7 @@ async fn readyz_part(
     Path(name): Path<String>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
-    let part = pages.admin.source.parts().into_iter().find(|part| part.name == name);
+    let part = pages.admin.source.parts().await.into_iter().find(|part| part.name == name);
     match part {
         // A part that is requested by name counts as needed.
         Some(part) => {
@@ -223,7 +223,7 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         plugins: admin.source.plugins(),
         swarm: admin.source.swarm().map(switchyard_swarm::SwarmNode::status),
         devices: admin.source.devices(),
-        parts: admin.source.parts(),
+        parts: admin.source.parts().await,
         logs: tokio::time::timeout(COUNT_LIMIT, admin.source.logs()).await.ok().flatten(),
         reloads: Some(admin.reloader.counts()),
         operations: admin.history.operations.ages(),

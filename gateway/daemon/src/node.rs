@@ -154,7 +154,7 @@ impl Node {
         needed(name, condition)
     }
 
-    fn backend_parts(&self) -> [Part; 5] {
+    async fn backend_parts(&self) -> [Part; 5] {
         let missing = || Condition::Down("is being connected".into());
         let Some(gateway) = self.gateway.get() else {
             return [
@@ -165,7 +165,7 @@ impl Node {
                 optional("devices", missing()),
             ];
         };
-        let status = gateway.status();
+        let status = gateway.fresh_status().await;
         let recovery = if gateway.is_recovered() {
             Condition::Up("done".into())
         } else {
@@ -188,28 +188,32 @@ impl Node {
 }
 
 impl StatusSource for Node {
-    fn parts(&self) -> Vec<Part> {
-        let mut parts = Vec::new();
-        if let Some(containerd) = &self.containerd {
-            parts.push(needed("containerd", containerd.borrow().condition()));
-        }
-        parts.push(needed("logkeeper", self.logkeeper.borrow().condition()));
-        parts.extend(self.backend_parts());
-        parts.extend(self.gateway.get().and_then(|gateway| snapshotters(gateway.status().snapshotters)));
-        parts.extend(self.kubelet_devices.read().as_ref().and_then(kubelet_devices));
-        parts.extend(self.plugins().map(|report| device_plugins(&report)));
-        for (name, served) in &self.frontends {
-            parts.push(self.frontend(name, served));
-            if *name == "cri" {
-                let streaming = match self.streaming.get() {
-                    Some(served) => Condition::Up(format!("serving on {}", served.address)),
-                    None => Condition::Down("is not served yet".into()),
-                };
-                parts.push(needed("streaming", streaming));
+    fn parts(&self) -> BoxFuture<'_, Vec<Part>> {
+        Box::pin(async {
+            // First, since it may take a moment: the rest is told as it is then.
+            let backend = self.backend_parts().await;
+            let mut parts = Vec::new();
+            if let Some(containerd) = &self.containerd {
+                parts.push(needed("containerd", containerd.borrow().condition()));
             }
-        }
-        parts.extend(self.swarm.get().and_then(|swarm| swarm::part(&swarm.status())));
-        parts
+            parts.push(needed("logkeeper", self.logkeeper.borrow().condition()));
+            parts.extend(backend);
+            parts.extend(self.gateway.get().and_then(|gateway| snapshotters(gateway.status().snapshotters)));
+            parts.extend(self.kubelet_devices.read().as_ref().and_then(kubelet_devices));
+            parts.extend(self.plugins().map(|report| device_plugins(&report)));
+            for (name, served) in &self.frontends {
+                parts.push(self.frontend(name, served));
+                if *name == "cri" {
+                    let streaming = match self.streaming.get() {
+                        Some(served) => Condition::Up(format!("serving on {}", served.address)),
+                        None => Condition::Down("is not served yet".into()),
+                    };
+                    parts.push(needed("streaming", streaming));
+                }
+            }
+            parts.extend(self.swarm.get().and_then(|swarm| swarm::part(&swarm.status())));
+            parts
+        })
     }
 
     fn advisories(&self) -> Vec<Advisory> {

@@ -100,8 +100,8 @@ impl Part {
 
 /// The data source of the admin server. No method blocks on the component that it describes.
 pub trait StatusSource: Send + Sync + 'static {
-    /// The parts, in the order in which they come up.
-    fn parts(&self) -> Vec<Part>;
+    /// The parts, in the order in which they come up. Takes a few seconds at most. It may be dropped at any time.
+    fn parts(&self) -> BoxFuture<'_, Vec<Part>>;
 
     /// Programs whose versions have known vulnerabilities.
     fn advisories(&self) -> Vec<Advisory>;

@@ -1,13 +1,19 @@
-//! CNI plugins that fail, hang, answer nonsense or are missing, and configurations that are invalid or are
-//! deleted.
+//! CNI plugins that fail, hang, answer nonsense or are missing, and configurations that are invalid, no files or
+//! deleted, or whose file system hangs.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::{Value, json};
-use switchyard_proto::cri::v1::PodSandboxState;
+use switchyard_proto::cri::v1::{NamespaceMode, PodSandboxState, VersionRequest};
+use switchyard_tests::cri::namespaces;
 use switchyard_tests::daemon::Daemon;
 use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::node::TestNode;
@@ -105,6 +111,31 @@ impl FaultyCniNode {
 
     fn conflist(&self) -> PathBuf {
         self.node.root().cni_conf().join("10-test.conflist")
+    }
+}
+
+/// A file system over a directory that answers nobody, until this is dropped: FUSE without a server.
+struct HungMount {
+    point: PathBuf,
+    device: Option<File>,
+}
+
+impl HungMount {
+    fn over(point: &Path) -> Self {
+        let device = File::options().read(true).write(true).open("/dev/fuse");
+        let device = device.expect("/dev/fuse is there: the kernel has FUSE, or `modprobe fuse` loads it");
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        mount(Some("hung"), point, Some("fuse"), MsFlags::empty(), Some(options.as_str()))
+            .expect("mounting needs root with CAP_SYS_ADMIN");
+        Self { point: point.to_owned(), device: Some(device) }
+    }
+}
+
+impl Drop for HungMount {
+    fn drop(&mut self) {
+        // Who waits gets an error: nobody will answer any more.
+        drop(self.device.take());
+        umount2(&self.point, MntFlags::MNT_DETACH).expect("it is mounted");
     }
 }
 
@@ -276,4 +307,68 @@ fn cni_del_of_a_stopped_daemon_is_finished_and_awaited() {
 #[test]
 fn cni_del_of_a_killed_daemon_is_finished_and_awaited() {
     del_outlives(Daemon::kill9);
+}
+
+#[test]
+fn fifo_in_the_configuration_directory_is_skipped_and_blocks_nothing() {
+    let node = TestNode::start();
+    let before = node.leak_scan();
+    let dir = node.root().cni_conf();
+    // Without a writer, an ordinary open would wait for ever.
+    mkfifo(&dir.join("00-fifo.conflist"), Mode::S_IRWXU).expect("the root can be written");
+    symlink("/dev/zero", dir.join("01-endless.conf")).expect("the root can be written");
+    for _ in 0..2 {
+        assert!(node.cri().condition("NetworkReady").expect("Status answers").status);
+        assert_eq!(node.daemon().get("/readyz/network").0, 200);
+    }
+    assert_eq!(node.pod("beside").status().state(), PodSandboxState::SandboxReady);
+    fs::remove_file(dir.join("10-test.conflist")).expect("it was written");
+    let why = "00-fifo.conflist: it cannot be read: it is no regular file but a FIFO";
+    assert_not_ready(&node, "NetworkReady", "NetworkPluginNotReady", why);
+    let status = refused("RunPodSandbox", node.cri().run_pod(&node.pod_config("none")), &[Code::Unavailable]);
+    assert!(status.message().contains(why), "{status}");
+    assert_eq!(node.daemon().get("/livez").0, 200);
+    assert_no_leaks_since(&node, &before);
+}
+
+#[test]
+fn configuration_directory_that_hangs_stops_only_pods_on_its_network() {
+    let node = TestNode::start();
+    let before = node.leak_scan();
+    let cri = node.cri().with_timeout(LIMIT);
+    let dir = node.root().cni_conf();
+    let named = dir.to_str().expect("the path is ASCII").to_owned();
+    let kept = node.pod("kept");
+    let hung = HungMount::over(&dir);
+    thread::scope(|scope| {
+        let refusal = scope
+            .spawn(|| refused("RunPodSandbox", cri.run_pod(&node.pod_config("waits")), &[Code::Unavailable]));
+        // As many as the daemon has threads for its sockets.
+        let looks = [0, 1].map(|_| scope.spawn(|| cri.condition("NetworkReady").expect("Status answers")));
+        for look in looks {
+            look.join().expect("it answers");
+        }
+        assert_eq!(node.daemon().get("/livez").0, 200);
+        let version = cri.runtime(async |mut client| client.version(VersionRequest::default()).await);
+        assert_eq!(version.expect("Version answers").runtime_api_version, "v1");
+        let host = node.pod_with("host", |config| namespaces(config).set_network(NamespaceMode::Node));
+        assert_eq!(host.run_shell("echo runs", |_| {}), "runs");
+        let status = refusal.join().expect("it is refused");
+        let text = status.message();
+        assert!(text.contains(&named) && text.contains("does a file system hang?"), "{status}");
+    });
+    // Now it is known, and nobody waits.
+    assert_not_ready(&node, "NetworkReady", "NetworkPluginNotReady", &named);
+    let (status, body) = node.daemon().get("/readyz/network");
+    assert!(status == 503 && body.contains(&named), "{status} {body}");
+    let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("later")), &[Code::Unavailable]);
+    assert!(status.message().contains("still hangs"), "{status}");
+    assert_eq!(node.daemon().get("/livez").0, 200);
+    // What is attached can be detached: its configuration is in its journal.
+    node.cri().stop_pod(kept.id()).expect("it can be stopped");
+    drop(hung);
+    assert_recovers(&node);
+    assert_eq!(node.pod("again").status().state(), PodSandboxState::SandboxReady);
+    drop(kept);
+    assert_no_leaks_since(&node, &before);
 }

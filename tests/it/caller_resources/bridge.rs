@@ -63,9 +63,11 @@ async fn bridge_works_with_and_without_node_networks() {
     assert!(report.is_file(), "{} is for people", report.display());
 
     std::fs::remove_dir_all(root.cni_conf()).expect("it is ours");
-    // The old content may still be read for a moment.
-    let gone = eventually(LIMIT, || matches!(caller.backend.status().network, Condition::False { .. }));
-    assert!(gone, "kubelets are told that the node has no network: {:?}", caller.backend.status());
+    let found = caller.backend.fresh_status().await.network;
+    assert!(
+        matches!(found, Condition::False { .. }),
+        "kubelets are told that the node has no network: {found:?}"
+    );
     let refused = caller.try_sandbox(|_| {}).await.expect_err("the node has no network");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{}", refused.report());
     let (_, still) = caller.sandbox(|spec| spec.network = bridged(|_| {})).await;

@@ -288,6 +288,7 @@ pub const SLOW: &[Slow] = &[
     row(7, 11, Test("swarm::sessions::new_description_reaches_managers_within_the_same_session")),
     row(7, 10, Test("nomad::images::unused_image_is_removed_after_its_delay_across_daemon_kill")),
     row(7, 9, Test("breaks::shims::hung_shim_is_not_killed_while_it_serves_another_container")),
+    row(7, 18, Test("breaks::network::configuration_directory_that_hangs_stops_only_pods_on_its_network")),
     row(7, 8, Test("breaks::disks::state_disk_without_space_still_reports_exits_and_allows_removals")),
     row(7, 30, Fact("quota", "container_cannot_exceed_its_disk_quota")),
     row(7, 20, Fact("packages", "package_with_a_refused_configuration_leaves_the_old_daemon")),

@@ -5,7 +5,6 @@ use std::sync::{Arc, Once};
 
 use parking_lot::Mutex;
 use switchyard_cgroup as cgroup;
-use switchyard_cni as cni;
 use switchyard_core::backend::BackendObserver;
 use switchyard_core::blocking_pool::{self, OwnerPools};
 use switchyard_core::{Result, threads};
@@ -39,6 +38,7 @@ use crate::live::LiveContainers;
 use crate::network::Network;
 use crate::network::bridge::BridgeNetwork;
 use crate::network::cluster_bridges::{ClusterBridges, OwnBridge};
+use crate::network::node_networks::NodeNetworks;
 use crate::network::ranges::Ranges;
 use crate::node::Node;
 use crate::node::runtime_probes::RuntimeProbes;
@@ -46,7 +46,7 @@ use crate::predecessor_calls::PredecessorCalls;
 use crate::processes::Processes;
 use crate::recover::Recovery;
 use crate::sandbox::table::SandboxTable;
-use crate::sandbox::{Sandboxes, Unreleased, infra_rootfs};
+use crate::sandbox::{HostFiles, Sandboxes, Unreleased, infra_rootfs};
 use crate::shims::Shims;
 use crate::shims::creates_in_flight::CreatesInFlight;
 use crate::shims::direct::Lifelines;
@@ -317,6 +317,7 @@ impl Handles {
             processes: Arc::clone(&processes),
             shims: Arc::clone(&shims),
             node: Arc::clone(&node),
+            host_files: HostFiles::new(),
             cleanup: Arc::clone(&self.cleanup),
         });
         Ok(LowerParts { cgroups, shims, predecessor_calls, processes, node, network, sandboxes })
@@ -348,7 +349,7 @@ impl Handles {
         };
         Ok(Arc::new(Network {
             context: Arc::clone(&self.context),
-            conf: cni::ConfDir::new(&settings.conf_dir),
+            of_node: NodeNetworks::new(&settings.conf_dir, cni_plugins(settings)),
             plugins: cni_plugins(settings),
             bridge,
             cluster_bridges: Arc::new(ClusterBridges::new(self.context.layout.cluster_bridges(), own)),

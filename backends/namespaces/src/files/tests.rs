@@ -63,14 +63,18 @@ fn values_with_line_breaks_are_rejected() {
 }
 
 #[test]
-fn host_resolv_conf_is_copied_through_a_symlink() {
+fn file_of_the_host_is_copied_through_a_symlink() {
     let temp = tempfile::tempdir().unwrap();
     let text = b"# made by hand\nnameserver 127.0.0.53\noptions trust-ad\n\xff\n";
     fs::write(temp.path().join("real"), text).unwrap();
     symlink("real", temp.path().join("resolv.conf")).unwrap();
-    assert_eq!(host_resolv_conf(&temp.path().join("resolv.conf")).unwrap(), text);
-    assert_eq!(host_resolv_conf(&temp.path().join("missing")).unwrap(), b"");
-    assert!(host_resolv_conf(temp.path()).is_err());
+    assert_eq!(host_file(&temp.path().join("resolv.conf")).unwrap(), text);
+    assert_eq!(host_file(&temp.path().join("missing")).unwrap(), b"");
+    assert!(host_file(temp.path()).is_err());
+    let fifo = temp.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Without a writer, an ordinary open would wait for ever.
+    assert!(host_file(&fifo).is_err());
 }
 
 #[test]

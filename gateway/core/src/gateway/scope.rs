@@ -47,10 +47,15 @@ impl Scope {
         self.owner
     }
 
-    /// The health of the backend; also available before recovery.
+    /// As [`Gateway::status`]; also available before recovery.
     #[must_use]
     pub fn status(&self) -> BackendStatus {
         self.gateway.status()
+    }
+
+    /// As [`Gateway::fresh_status`]; also available before recovery.
+    pub async fn fresh_status(&self) -> BackendStatus {
+        self.gateway.fresh_status().await
     }
 
     /// Whether requests are served, that is, whether recovery has finished.

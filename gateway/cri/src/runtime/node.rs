@@ -40,9 +40,9 @@ impl Runtime {
     }
 
     /// CRI v1 Status. Also answers before recovery.
-    pub(super) fn node_status(&self, request: cri::StatusRequest) -> cri::StatusResponse {
+    pub(super) async fn node_status(&self, request: cri::StatusRequest) -> cri::StatusResponse {
         let cri::StatusRequest { verbose } = request;
-        let backend = self.scope.status();
+        let backend = self.scope.fresh_status().await;
         let handlers = self.scope.handlers();
         let mut status = to_proto::status(&backend, self.scope.is_recovered(), &handlers);
         if verbose {

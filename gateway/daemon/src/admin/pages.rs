@@ -91,7 +91,7 @@ impl AdminPages {
 
     /// The content of `/statusz`.
     pub async fn report(&self, reach: Reach) -> StatusReport {
-        let parts = self.source.parts();
+        let parts = self.source.parts().await;
         StatusReport {
             version: VERSION.into(),
             revision: REVISION.into(),

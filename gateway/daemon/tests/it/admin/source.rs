@@ -38,8 +38,8 @@ impl StatusSource for Fake {
         PullsByResult::new()
     }
 
-    fn parts(&self) -> Vec<Part> {
-        self.parts.lock().clone()
+    fn parts(&self) -> BoxFuture<'_, Vec<Part>> {
+        Box::pin(std::future::ready(self.parts.lock().clone()))
     }
 
     fn advisories(&self) -> Vec<Advisory> {

@@ -1,0 +1,230 @@
+//! The node's own networks: the CNI configurations that others install, and replace at any time.
+//!
+//! They are read on one thread. If the file system hangs, it costs that thread: who needs a network is refused in
+//! time, and at once from then on, and the status is what was known before, until it is certain that it hangs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use switchyard_cni as cni;
+use switchyard_core::backend::Condition;
+use switchyard_core::blocking_pool::BlockingPool;
+use switchyard_core::{Error, Result, threads};
+use tokio::time::timeout;
+
+use crate::base::error::from_cni;
+
+/// How long one reading may take.
+const READ_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long the status waits for a reading. Who probes the daemon gives up after a few seconds.
+const STATUS_LIMIT: Duration = Duration::from_secs(2);
+
+/// The configuration directory of the node.
+#[derive(Debug)]
+pub(crate) struct NodeNetworks {
+    dir: Arc<cni::ConfDir>,
+    plugins: cni::Plugins,
+    thread: BlockingPool,
+    known: Arc<Mutex<KnownNetwork>>,
+}
+
+/// The default network, as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KnownNetwork {
+    /// Whether sandboxes can be attached to it.
+    pub(crate) condition: Condition,
+    /// Its configuration as JSON; empty if there is none.
+    pub(crate) config: String,
+}
+
+// === impl NodeNetworks ===
+
+impl NodeNetworks {
+    pub(crate) fn new(dir: &Path, plugins: cni::Plugins) -> Self {
+        let not_yet = format!("the CNI configuration in {} was not read yet", dir.display());
+        let known = KnownNetwork { condition: not_ready(not_yet), config: String::new() };
+        Self {
+            dir: Arc::new(cni::ConfDir::new(dir)),
+            plugins,
+            thread: BlockingPool::new(threads::FILES_POOL, READ_LIMIT),
+            known: Arc::new(Mutex::new(known)),
+        }
+    }
+
+    /// The directory.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.dir()
+    }
+
+    /// The default network, by the present configuration. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Unavailable` if there is none, or its directory hangs.
+    pub(crate) async fn default_network(&self) -> Result<Arc<cni::NetworkList>> {
+        Ok(self.read(|dir| dir.load().map_err(from_cni)).await?.list)
+    }
+
+    /// The network of this name, by the present configuration. Cancel-safe.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if there is none, `Unavailable` if its directory hangs.
+    pub(crate) async fn named(&self, name: &str) -> Result<Arc<cni::NetworkList>> {
+        let wanted = name.to_owned();
+        let found = self.read(move |dir| dir.find(&wanted).map_err(from_cni)).await?;
+        found.ok_or_else(|| {
+            let dir = self.dir().display();
+            Error::failed_precondition(format!(
+                "no file in {dir} configures a CNI network with the name {name:?}"
+            ))
+        })
+    }
+
+    /// What was found when the default network was last [looked](Self::look) at.
+    pub(crate) fn known(&self) -> KnownNetwork {
+        self.known.lock().clone()
+    }
+
+    /// Looks at the default network. If that takes long, the answer is what was known before; once it is certain that
+    /// the directory hangs, it says so. Cancel-safe.
+    pub(crate) async fn look(&self) -> KnownNetwork {
+        let plugins = self.plugins.clone();
+        let known = Arc::clone(&self.known);
+        let look = self.read(move |dir| {
+            let found = KnownNetwork::find(dir, plugins);
+            *known.lock() = found;
+            Ok(())
+        });
+        match timeout(STATUS_LIMIT, look).await {
+            Ok(Err(hangs)) => KnownNetwork { condition: not_ready(hangs.report()), ..self.known() },
+            Ok(Ok(())) | Err(_) => self.known(),
+        }
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&cni::ConfDir) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let dir = Arc::clone(&self.dir);
+        let object = format!("the CNI configuration in {}", self.dir().display());
+        self.thread.run(object, move || job(&dir)).await
+    }
+}
+
+// === impl KnownNetwork ===
+
+impl KnownNetwork {
+    /// Blocks on the file system.
+    fn find(dir: &cni::ConfDir, plugins: cni::Plugins) -> Self {
+        let no_network = |fault| not_ready(Error::unavailable("no network").with_source(fault).report());
+        match dir.load() {
+            Err(fault) => Self { condition: no_network(fault), config: String::new() },
+            Ok(cni::Loaded { list, skipped: _ }) => {
+                let config = list.to_document().to_string();
+                let installed = cni::Network::new(list, plugins).check_installed();
+                Self { condition: installed.map_or_else(no_network, |()| Condition::True), config }
+            }
+        }
+    }
+}
+
+fn not_ready(message: String) -> Condition {
+    Condition::False { reason: "NetworkPluginNotReady".to_owned(), message }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::mpsc;
+
+    use futures::FutureExt as _;
+    use switchyard_core::ErrorKind;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// A directory with the network "net" of the plugin "real", which is installed.
+    fn networks(dir: &Path) -> NodeNetworks {
+        fs::write(dir.join("real"), "").unwrap();
+        let conf = dir.join("net.d");
+        fs::create_dir(&conf).unwrap();
+        fs::write(conf.join("10-net.conf"), r#"{"cniVersion":"1.0.0","name":"net","type":"real"}"#).unwrap();
+        NodeNetworks::new(&conf, cni::Plugins::new([dir.to_owned()], cni::Limits::default()))
+    }
+
+    #[tokio::test]
+    async fn look_finds_the_network_as_it_is_now() {
+        let temp = tempfile::tempdir().unwrap();
+        let networks = networks(temp.path());
+        assert!(matches!(networks.known().condition, Condition::False { .. }));
+        let found = networks.look().await;
+        assert_eq!(found.condition, Condition::True);
+        assert!(found.config.contains(r#""name":"net""#), "{}", found.config);
+        assert_eq!(networks.known(), found);
+        fs::remove_file(temp.path().join("real")).unwrap();
+        let Condition::False { reason, message } = networks.look().await.condition else {
+            panic!("its plugin is gone")
+        };
+        assert_eq!(reason, "NetworkPluginNotReady");
+        assert!(message.contains("plugin real"), "{message}");
+        fs::remove_file(networks.dir().join("10-net.conf")).unwrap();
+        let gone = networks.look().await;
+        assert_eq!(gone.config, "");
+        assert!(matches!(gone.condition, Condition::False { .. }));
+        let error = networks.named("net").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
+        assert_eq!(networks.default_network().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+
+    /// The clock stands still: nothing here waits for real time.
+    #[tokio::test(start_paused = true)]
+    async fn hung_directory_costs_one_thread_and_the_status_goes_on() {
+        let temp = tempfile::tempdir().unwrap();
+        let networks = networks(temp.path());
+        let well = networks.look().await;
+        let (began, begins) = oneshot::channel();
+        let (answers, answer) = mpsc::channel::<()>();
+        let mut first = Box::pin(networks.read(move |_| {
+            began.send(()).expect("the test waits for it");
+            let _ = answer.recv();
+            Ok(())
+        }));
+        assert!((&mut first).now_or_never().is_none());
+        begins.await.unwrap();
+        // Nobody knows yet that it hangs.
+        let mut waits = Box::pin(networks.default_network());
+        let mut looks = Box::pin(networks.look());
+        assert!((&mut waits).now_or_never().is_none() && (&mut looks).now_or_never().is_none());
+        tokio::time::advance(STATUS_LIMIT).await;
+        assert_eq!(looks.await, well, "what was known before is told");
+        assert!((&mut waits).now_or_never().is_none());
+
+        tokio::time::advance(READ_LIMIT).await;
+        let named = networks.dir().display().to_string();
+        for error in [first.await.unwrap_err(), waits.await.unwrap_err()] {
+            let text = error.report();
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+            assert!(text.contains(&named) && text.contains("does a file system hang?"), "{text}");
+        }
+        // From now on nobody waits.
+        let refused = networks.named("net").now_or_never().expect("it does not wait").unwrap_err();
+        assert!(refused.report().contains(&named), "{}", refused.report());
+        let hung = networks.look().now_or_never().expect("it does not wait");
+        let Condition::False { reason: _, message } = &hung.condition else { panic!("{hung:?}") };
+        assert!(message.contains("still hangs") && message.contains(&named), "{message}");
+        assert_eq!(hung.config, well.config);
+
+        drop(answers);
+        let again = loop {
+            match networks.look().await {
+                back if back.condition == Condition::True => break back,
+                // The thread returns in its own time.
+                _ => tokio::task::yield_now().await,
+            }
+        };
+        assert_eq!(again, well);
+        assert_eq!(networks.default_network().await.unwrap().name, "net");
+    }
+}
