@@ -9,14 +9,20 @@ use std::time::Duration;
 
 pub use blob::Blob;
 pub use pull::{Image, Pull, Resolved};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::auth::Authorizer;
 use crate::error::UnexpectedStatus;
+use crate::hosts::Host;
 use crate::transport::Transport;
 use crate::{Credentials, Error, Limits, Reference, Result, hosts};
 
 /// The longest pause between two attempts when the server does not name one.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
+
+/// How long the configuration of the hosts may take to be read.
+const HOSTS_LIMIT: Duration = Duration::from_secs(10);
 
 /// How a [`Client`] behaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +58,8 @@ struct Shared {
     config: Config,
     transport: Transport,
     authorizer: Authorizer,
+    /// The place on the one thread that reads the configuration of hosts: a file system that hangs costs no more.
+    hosts_thread: Arc<Semaphore>,
 }
 
 // === impl Config ===
@@ -100,7 +108,10 @@ impl Client {
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let transport = Transport::new(config.connect_timeout, config.idle_timeout, config.http_redirects);
-        Self { shared: Arc::new(Shared { config, transport, authorizer: Authorizer::default() }) }
+        let hosts_thread = Arc::new(Semaphore::new(1));
+        Self {
+            shared: Arc::new(Shared { config, transport, authorizer: Authorizer::default(), hosts_thread }),
+        }
     }
 
     /// The configuration that the client was made with.
@@ -116,23 +127,58 @@ impl Client {
     /// anonymous requests, and so do the targets of redirects.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`]. Cancel-safe.
+    /// [`Error::InvalidConfig`]; [`Error::Unavailable`] if the configuration cannot be read in time. Cancel-safe.
     pub async fn open(&self, reference: &Reference, credentials: Credentials) -> Result<Pull> {
+        let hosts = self.hosts(reference).await?;
+        Ok(Pull::new(Arc::clone(&self.shared), reference.clone(), credentials, hosts))
+    }
+
+    async fn hosts(&self, reference: &Reference) -> Result<Vec<Host>> {
         let roots = self.shared.config.hosts_dirs.clone();
         let name = reference.clone();
-        let loaded = tokio::task::spawn_blocking(move || hosts::load(&roots, &name)).await;
-        let hosts = loaded.map_err(|error| Error::Unavailable {
-            what: reference.to_string(),
-            host: "this process".to_owned(),
-            source: error.into(),
-        })??;
-        Ok(Pull::new(Arc::clone(&self.shared), reference.clone(), credentials, hosts))
+        let thread = Arc::clone(&self.shared.hosts_thread);
+        let loading = async {
+            let place = thread.acquire_owned().await;
+            let load = move || {
+                let _until_it_returns = place;
+                hosts::load(&roots, &name)
+            };
+            tokio::task::spawn_blocking(load).await
+        };
+        let unavailable =
+            |host: String, source| Error::Unavailable { what: reference.to_string(), host, source };
+        match timeout(HOSTS_LIMIT, loading).await {
+            Ok(Ok(loaded)) => loaded,
+            Ok(Err(fault)) => Err(unavailable("this process".to_owned(), fault.into())),
+            Err(_) => {
+                let dirs = self.shared.config.hosts_dirs.iter().map(|dir| dir.display().to_string());
+                let dirs = dirs.collect::<Vec<_>>().join(" and ");
+                let why = format!("it was not read within {HOSTS_LIMIT:?}: does a file system hang?");
+                Err(unavailable(format!("the registry configuration in {dirs}"), why.into()))
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The clock stands still: nothing here waits for real time.
+    #[tokio::test(start_paused = true)]
+    async fn configuration_that_hangs_costs_one_thread_and_fails_the_pull_in_time() {
+        let dir = PathBuf::from("/etc/of/registries");
+        let client = Client::new(Config { hosts_dirs: vec![dir], ..Config::default() });
+        let name: Reference = "registry.example/image".parse().unwrap();
+        // As the thread of a pull that reads there.
+        let hung = Arc::clone(&client.shared.hosts_thread).acquire_owned().await.unwrap();
+        let late = client.open(&name, Credentials::Anonymous).await.unwrap_err();
+        let Error::Unavailable { host, source, .. } = &late else { panic!("{late:?}") };
+        assert_eq!(host, "the registry configuration in /etc/of/registries");
+        assert!(source.to_string().contains("does a file system hang?"), "{source}");
+        drop(hung);
+        client.open(&name, Credentials::Anonymous).await.unwrap();
+    }
 
     #[test]
     fn backoff_doubles_to_a_cap_and_honours_retry_after() {

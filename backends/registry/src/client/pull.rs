@@ -302,7 +302,7 @@ impl Pull {
     /// Sends one request; a response other than 2xx becomes an error. A challenge is answered, and a stale
     /// token is replaced, once.
     pub(super) async fn get(&self, host: &Host, target: Target<'_>) -> Result<Reply> {
-        let Shared { config, transport, authorizer } = self.shared();
+        let Shared { config, transport, authorizer, hosts_thread: _ } = self.shared();
         let anonymous = Credentials::Anonymous;
         let request = Request {
             host,

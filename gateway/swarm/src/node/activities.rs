@@ -1,7 +1,6 @@
 //! What the actor does besides answering: each is a future whose end decides what comes next.
 
 use std::future::pending;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,7 +13,8 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{CurrentPhase, JoinByFile, NodeState, token_file};
+use super::token_file::{FileStamp, TokenFile};
+use super::{CurrentPhase, JoinByFile, NodeState};
 use crate::agent::Agent;
 use crate::error::Error;
 use crate::executor::Executor;
@@ -88,9 +88,10 @@ pub(super) fn join_by_file(
 ) -> Activity {
     Box::pin(async move {
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
+        let token_file = TokenFile::new(file.token_file.clone());
         loop {
-            let stamp = token_file::stamp(&file.token_file).await;
-            let error = match Box::pin(attempt(&store, &operations, &file)).await {
+            let stamp = token_file.stamp().await;
+            let error = match Box::pin(attempt(&store, &operations, &file, &token_file)).await {
                 Ok(identity) => return ActivityEnd::Joined(Ok(Some(identity))),
                 // The attempt before has failed after it had stored the membership.
                 Err(Error::AlreadyJoined { .. }) => return ActivityEnd::LookAgain,
@@ -100,7 +101,7 @@ pub(super) fn join_by_file(
             let needs_other_token =
                 refuses_token(&error) || error.is_final() || matches!(error, Error::TokenFile { .. });
             if needs_other_token {
-                wait_for_change(&file.token_file, stamp).await;
+                wait_for_change(&token_file, stamp).await;
                 backoff.reset();
             } else {
                 backoff.wait().await;
@@ -109,17 +110,22 @@ pub(super) fn join_by_file(
     })
 }
 
-async fn attempt(store: &Store, operations: &Operations, file: &JoinByFile) -> Result<Identity, Error> {
-    let JoinByFile { token_file, managers, availability } = file;
-    let token = token_file::read(token_file).await?;
+async fn attempt(
+    store: &Store,
+    operations: &Operations,
+    file: &JoinByFile,
+    token_file: &TokenFile,
+) -> Result<Identity, Error> {
+    let JoinByFile { token_file: _, managers, availability } = file;
+    let token = token_file.read().await?;
     let request = JoinRequest { managers: managers.clone(), token, availability: *availability };
     let subject = Subject::argument(&managers.join(","));
     let operation = operations.begin(OperationKind::JoinSwarm, Some(Owner::Swarm), None, subject);
     operation.run_with(Box::pin(join(store, &request)), as_core).await
 }
 
-async fn wait_for_change(file: &Path, known: token_file::FileStamp) {
-    while token_file::stamp(file).await == known {
+async fn wait_for_change(file: &TokenFile, known: FileStamp) {
+    while file.stamp().await == known {
         sleep(FOLLOW).await;
     }
 }

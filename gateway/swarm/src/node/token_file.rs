@@ -1,15 +1,14 @@
 //! The file with the join token, which the configuration names.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
-use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use switchyard_core::blocking_pool::BlockingPool;
+use switchyard_core::threads;
+use switchyard_node_files::{ReadError, RegularFile};
 
 use crate::error::Error;
 use crate::token::JoinToken;
@@ -27,28 +26,34 @@ const READ_LIMIT: Duration = Duration::from_secs(10);
 /// is no such file.
 pub(super) type FileStamp = Option<[i64; 6]>;
 
-/// Reads the token.
-pub(super) async fn read(path: &Path) -> Result<JoinToken, Error> {
-    let owned = path.to_owned();
-    let read = move || read_blocking(&owned);
-    in_time(path, read).await.unwrap_or_else(|reason| Err(unusable(path, reason)))
+/// The file, with the one thread on which it is looked at: its file system may hang.
+#[derive(Debug)]
+pub(super) struct TokenFile {
+    path: PathBuf,
+    thread: BlockingPool,
 }
 
-/// What the file is like now.
-pub(super) async fn stamp(path: &Path) -> FileStamp {
-    let owned = path.to_owned();
-    // A file system that hangs looks like a file that is away.
-    in_time(path, move || stamp_blocking(&owned)).await.ok().flatten()
-}
+impl TokenFile {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, thread: BlockingPool::new(threads::FILES_POOL, READ_LIMIT) }
+    }
 
-async fn in_time<T: Send + 'static>(
-    path: &Path,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, String> {
-    match timeout(READ_LIMIT, spawn_blocking(work)).await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(fault)) => Err(fault.to_string()),
-        Err(_) => Err(format!("{} did not answer within {} s", path.display(), READ_LIMIT.as_secs())),
+    /// Reads the token. Cancel-safe.
+    pub(super) async fn read(&self) -> Result<JoinToken, Error> {
+        let path = self.path.clone();
+        let read = self.thread.run(self.object(), move || Ok(read_blocking(&path))).await;
+        read.unwrap_or_else(|hangs| Err(unusable(&self.path, hangs.report())))
+    }
+
+    /// What the file is like now. Cancel-safe.
+    pub(super) async fn stamp(&self) -> FileStamp {
+        let path = self.path.clone();
+        // A file system that hangs looks like a file that is away.
+        self.thread.run(self.object(), move || Ok(stamp_blocking(&path))).await.ok().flatten()
+    }
+
+    fn object(&self) -> String {
+        format!("the join token in {}", self.path.display())
     }
 }
 
@@ -64,21 +69,12 @@ fn stamp_blocking(path: &Path) -> FileStamp {
 }
 
 fn read_blocking(path: &Path) -> Result<JoinToken, Error> {
-    let fail = |fault: io::Error| unusable(path, format!("it cannot be read: {fault}"));
-    // A FIFO without a writer would hold the thread.
-    let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(fail)?;
-    // Of the open file, which cannot be exchanged any more.
-    let metadata = file.metadata().map_err(fail)?;
-    if !metadata.is_file() {
-        return Err(unusable(path, "it is not a regular file"));
-    }
+    let fail = |fault: ReadError| unusable(path, format!("it cannot be read: {fault}"));
+    let file = RegularFile::open(path).map_err(fail)?;
+    let metadata = file.metadata();
     check_access(metadata.mode(), metadata.uid(), geteuid().as_raw())
         .map_err(|reason| unusable(path, reason))?;
-    let mut text = Vec::new();
-    file.take(FILE_MAX + 1).read_to_end(&mut text).map_err(fail)?;
-    if text.len() as u64 > FILE_MAX {
-        return Err(unusable(path, format!("it has more than {FILE_MAX} bytes")));
-    }
+    let text = file.read(FILE_MAX).map_err(fail)?;
     // The parser shows nothing of it either.
     String::from_utf8_lossy(&text).parse().map_err(|error: Error| unusable(path, error.to_string()))
 }
@@ -135,7 +131,7 @@ mod tests {
     fn other_content_and_other_files_are_refused_without_being_shown() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
-        assert!(refusal(dir.path()).contains("not a regular file"));
+        assert!(refusal(dir.path()).contains("no regular file but a directory"));
         for content in [&b"hunter2"[..], &[b'x'; 5000], &[0xff; 40], b""] {
             fs::write(&path, content).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -143,6 +139,34 @@ mod tests {
             assert!(!text.contains("hunter2") && !text.contains("xxx") && text.len() < 300, "{text}");
         }
         nix::unistd::mkfifo(&dir.path().join("fifo"), nix::sys::stat::Mode::S_IRUSR).unwrap();
-        assert!(refusal(&dir.path().join("fifo")).contains("not a regular file"));
+        assert!(refusal(&dir.path().join("fifo")).contains("no regular file but a FIFO"));
+    }
+
+    /// The clock stands still: nothing here waits for real time.
+    #[tokio::test(start_paused = true)]
+    async fn file_system_that_hangs_costs_one_thread_however_often_the_file_is_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = TokenFile::new(dir.path().join("token"));
+        let (began, begins) = tokio::sync::oneshot::channel();
+        let (answers, answer) = std::sync::mpsc::channel::<()>();
+        let hangs = file.thread.run(file.object(), move || {
+            began.send(()).expect("the test waits for it");
+            let _ = answer.recv();
+            Ok(())
+        });
+        let hangs = async {
+            let (hung, ()) = tokio::join!(hangs, async {
+                begins.await.unwrap();
+                tokio::time::advance(READ_LIMIT).await;
+            });
+            hung.unwrap_err()
+        };
+        hangs.await;
+        for _ in 0..3 {
+            assert_eq!(file.stamp().await, None);
+            let text = file.read().await.map(|token| token.to_string()).unwrap_err().to_string();
+            assert!(text.contains("still hangs") && text.contains("token"), "{text}");
+        }
+        drop(answers);
     }
 }
