@@ -2,7 +2,8 @@
 //! a runtime spec.
 //!
 //! All directories are read again for every task that requests a device, since vendors may change their files
-//! at any time. A malformed file makes only its own devices unavailable.
+//! at any time. A malformed file makes only its own devices unavailable. What is read of a directory is bounded,
+//! and of each parsed file only what is needed stays in memory.
 
 mod apply;
 mod file;
@@ -10,6 +11,7 @@ mod listing;
 mod yaml;
 
 use std::collections::HashSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use switchyard_core::{Error, Result};
@@ -24,6 +26,18 @@ use file::SpecFile;
 /// The largest spec file that is read, in bytes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
+/// The most that is read of all spec files of a directory, in bytes.
+const MAX_DIR_BYTES: u64 = 64 << 20;
+
+/// The most spec files of a directory that are read.
+const MAX_FILES: usize = 1000;
+
+/// How much is told of why a file cannot be used, in bytes: it may quote the file.
+const MAX_REASON: usize = 300;
+
+/// How many unusable files an error names.
+const BAD_SHOWN: usize = 10;
+
 /// A device by its full name, `vendor/class=device`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DeviceName<'a> {
@@ -31,12 +45,23 @@ struct DeviceName<'a> {
     device: &'a str,
 }
 
-/// The files of one directory.
+/// What is needed of the files that have the wanted devices.
 #[derive(Debug, Default)]
-struct Directory {
-    files: Vec<(PathBuf, SpecFile)>,
-    /// Files that cannot be read or parsed, with the reason.
-    bad: Vec<String>,
+struct Needed {
+    /// The files with a wanted device, each with the edits for any of its devices.
+    files: Vec<(PathBuf, Edits)>,
+    /// Where each of the wanted devices is, in their order.
+    places: Vec<Option<Place>>,
+}
+
+/// Where a device is.
+#[derive(Debug)]
+struct Place {
+    /// The index of its file.
+    file: usize,
+    edits: Edits,
+    /// Another file of the same directory that has it too.
+    other: Option<PathBuf>,
 }
 
 /// The edits of a container for these devices: for each in turn the common edits of its file, for the first
@@ -49,21 +74,32 @@ struct Directory {
 pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Result<Edits> {
     let wanted: Vec<DeviceName<'_>> =
         names.iter().map(|name| DeviceName::parse(name)).collect::<Result<_>>()?;
-    let kinds: Vec<&str> = wanted.iter().map(|name| name.kind).collect();
-    let directories: Vec<Directory> =
-        dirs.iter().rev().map(|dir| Directory::read(dir, fs, Some(&kinds))).collect();
-    let mut seen: HashSet<&Path> = HashSet::new();
+    let mut needed = Needed { files: Vec::new(), places: wanted.iter().map(|_| None).collect() };
+    let mut bad = Vec::new();
+    for dir in dirs.iter().rev() {
+        let kinds = needed.missing_kinds(&wanted);
+        if kinds.is_empty() {
+            break;
+        }
+        let first = needed.files.len();
+        bad.extend(visit(dir, fs, Some(&kinds), |path, file| needed.take(&wanted, first, path, file)));
+    }
+    let Needed { files, places } = needed;
+    let mut seen = HashSet::new();
     let mut edits = Edits::default();
-    for (name, wanted) in names.iter().zip(&wanted) {
-        let (path, file) = find(name, *wanted, &directories, dirs)?;
-        if seen.insert(path) {
-            check_interfaces(name, &file.edits)?;
-            edits.append(&file.edits);
+    for (name, place) in names.iter().zip(places) {
+        let Some(Place { file, edits: own, other }) = place else { return Err(missing(name, dirs, &bad)) };
+        let (path, common) = &files[file];
+        if let Some(other) = other {
+            let why = format!("{name} is in both {} and {}", path.display(), other.display());
+            return Err(Error::invalid("cdi_devices", why));
         }
-        if let Some(device) = file.devices.get(wanted.device) {
-            check_interfaces(name, device)?;
-            edits.append(device);
+        if seen.insert(file) {
+            check_interfaces(name, common)?;
+            edits.append(common);
         }
+        check_interfaces(name, &own)?;
+        edits.append(&own);
     }
     Ok(edits)
 }
@@ -81,53 +117,55 @@ fn check_interfaces(name: &str, edits: &Edits) -> Result<()> {
     }
 }
 
-/// The file that has a device. `directories` are in order of precedence.
-fn find<'d>(
-    name: &str,
-    wanted: DeviceName<'_>,
-    directories: &'d [Directory],
-    dirs: &[PathBuf],
-) -> Result<(&'d Path, &'d SpecFile)> {
-    for directory in directories {
-        let mut having = directory
-            .files
-            .iter()
-            .filter(|(_, file)| file.kind == wanted.kind && file.devices.contains_key(wanted.device));
-        if let Some((path, file)) = having.next() {
-            return match having.next() {
-                None => Ok((path, file)),
-                Some((other, _)) => Err(Error::invalid(
-                    "cdi_devices",
-                    format!("{name} is in both {} and {}", path.display(), other.display()),
-                )),
-            };
-        }
-    }
+/// The error for a device that is in no file. `bad` are the files that could not be read, with the reasons.
+fn missing(name: &str, dirs: &[PathBuf], bad: &[String]) -> Error {
     let places = dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ");
-    let bad: Vec<&str> =
-        directories.iter().flat_map(|directory| directory.bad.iter().map(String::as_str)).collect();
-    let bad = if bad.is_empty() { String::new() } else { format!("; not understood: {}", bad.join("; ")) };
-    Err(Error::invalid("cdi_devices", format!("{name} is in no file of {places}{bad}")))
+    let shown = bad[..bad.len().min(BAD_SHOWN)].join("; ");
+    let bad = match bad.len().saturating_sub(BAD_SHOWN) {
+        0 if shown.is_empty() => String::new(),
+        0 => format!("; not understood: {shown}"),
+        more => format!("; not understood: {shown}; and {more} more"),
+    };
+    Error::invalid("cdi_devices", format!("{name} is in no file of {places}{bad}"))
 }
 
-// === impl Directory ===
+// === impl Needed ===
 
-impl Directory {
-    /// Reads the files directly in a directory; if `kinds` are given, only files of these kinds. A missing
-    /// directory counts as empty.
-    fn read(dir: &Path, fs: &dyn HostFs, kinds: Option<&[&str]>) -> Self {
-        let mut files = Vec::new();
-        let bad = visit(dir, fs, kinds, |path, file| files.push((path, file)));
-        Self { files, bad }
+impl Needed {
+    /// The kinds of the devices that were not found yet.
+    fn missing_kinds<'w>(&self, wanted: &[DeviceName<'w>]) -> Vec<&'w str> {
+        let missing = wanted.iter().zip(&self.places).filter(|(_, place)| place.is_none());
+        missing.map(|(name, _)| name.kind).collect()
+    }
+
+    /// Takes what is needed of a file. The files of its directory begin at the index `first`: a device that an earlier
+    /// one has takes precedence.
+    fn take(&mut self, wanted: &[DeviceName<'_>], first: usize, path: PathBuf, file: SpecFile) {
+        let SpecFile { kind, devices, edits } = file;
+        let number = self.files.len();
+        let mut is_needed = false;
+        for (name, place) in wanted.iter().zip(&mut self.places) {
+            let Some(own) = devices.get(name.device).filter(|_| name.kind == kind) else { continue };
+            match place {
+                None => {
+                    is_needed = true;
+                    *place = Some(Place { file: number, edits: own.clone(), other: None });
+                }
+                Some(place) if place.file >= first => drop(place.other.get_or_insert_with(|| path.clone())),
+                Some(_) => {}
+            }
+        }
+        if is_needed {
+            self.files.push((path, edits));
+        }
     }
 }
 
-/// Reads all files that may have devices.
+/// Reads all files that may have devices, up to the bounds.
 pub(crate) fn read_all(dirs: &[PathBuf], fs: &dyn HostFs) {
-    for path in dirs.iter().filter_map(|dir| fs.list(dir).ok()).flatten() {
-        if is_yaml(&path).is_some() {
-            drop(fs.read(&path, MAX_FILE_BYTES));
-        }
+    for dir in dirs {
+        // What is wrong with them is told by who needs them.
+        let _bad = read_files(dir, fs, |_, _, _| ());
     }
 }
 
@@ -142,33 +180,79 @@ fn is_yaml(path: &Path) -> Option<bool> {
 
 /// Calls `each` with the files directly in a directory, one after the other; if `kinds` are given, only with
 /// files of these kinds. A missing directory counts as empty. Returns the files that cannot be read or
-/// parsed, with the reason.
+/// parsed, with the reason; first of all one with which it would be more than is read of a directory.
 fn visit(
     dir: &Path,
     fs: &dyn HostFs,
     kinds: Option<&[&str]>,
     mut each: impl FnMut(PathBuf, SpecFile),
 ) -> Vec<String> {
-    let mut paths = match fs.list(dir) {
-        Ok(paths) => paths,
-        Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
-        Err(fault) => return vec![format!("{}: {fault}", dir.display())],
-    };
-    paths.sort();
     let mut bad = Vec::new();
-    for path in paths {
-        let Some(yaml) = is_yaml(&path) else { continue };
-        let parsed = match fs.read(&path, MAX_FILE_BYTES) {
-            Ok(bytes) if kinds.is_some_and(|kinds| SpecFile::is_of_others(&bytes, yaml, kinds)) => continue,
+    let mut unread = read_files(dir, fs, |path, yaml, read| {
+        let parsed = match read {
+            Ok(bytes) if kinds.is_some_and(|kinds| SpecFile::is_of_others(&bytes, yaml, kinds)) => return,
             Ok(bytes) => SpecFile::parse(&bytes, yaml),
             Err(fault) => Err(fault.to_string()),
         };
         match parsed {
             Ok(file) => each(path, file),
-            Err(why) => bad.push(format!("{}: {why}", path.display())),
+            Err(why) => bad.push(because(&path, &why)),
         }
+    });
+    unread.append(&mut bad);
+    unread
+}
+
+/// Calls `each` with what is read of the files directly in a directory, one after the other, and with whether a file is
+/// YAML. A missing directory counts as empty. Returns why the directory, or a part of it, is not read.
+fn read_files(
+    dir: &Path,
+    fs: &dyn HostFs,
+    mut each: impl FnMut(PathBuf, bool, io::Result<Vec<u8>>),
+) -> Vec<String> {
+    let mut paths = match fs.list(dir) {
+        Ok(paths) => paths,
+        Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(fault) => return vec![because(dir, &fault.to_string())],
+    };
+    paths.sort();
+    let files = paths.into_iter().filter_map(|path| is_yaml(&path).map(|yaml| (path, yaml)));
+    let mut left = MAX_DIR_BYTES;
+    for (number, (path, yaml)) in files.enumerate() {
+        if number == MAX_FILES {
+            return vec![unread(&path, &format!("{MAX_FILES} CDI files"))];
+        }
+        let limit = MAX_FILE_BYTES.min(left);
+        let read = fs.read(&path, limit);
+        let is_long = read.as_ref().is_err_and(|fault| fault.kind() == io::ErrorKind::FileTooLarge);
+        if is_long && limit < MAX_FILE_BYTES {
+            return vec![unread(&path, &format!("{MAX_DIR_BYTES} bytes in all its CDI files"))];
+        }
+        let length = |bytes: &Vec<u8>| u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        // What was read of a file that is too long counts too.
+        left = left.saturating_sub(if is_long { limit } else { read.as_ref().map_or(0, length) });
+        each(path, yaml, read);
     }
-    bad
+    Vec::new()
+}
+
+/// Whether a file is YAML, or else JSON; `None` if its name is not that of a spec file.
+fn is_yaml(path: &Path) -> Option<bool> {
+    match path.extension()?.to_str()? {
+        "json" => Some(false),
+        "yaml" | "yml" => Some(true),
+        _ => None,
+    }
+}
+
+/// That a file and those after it are not read, because its directory may have only so much.
+fn unread(path: &Path, most: &str) -> String {
+    because(path, &format!("it and the files after it are not read: the directory may have at most {most}"))
+}
+
+/// Why a file is not used.
+fn because(path: &Path, why: &str) -> String {
+    format!("{}: {}", path.display(), &why[..why.floor_char_boundary(MAX_REASON)])
 }
 
 // === impl DeviceName ===

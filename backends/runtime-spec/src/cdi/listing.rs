@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::file::{CdiDeviceNode, Edits};
-use super::{is_word, visit};
+use super::{because, is_word, visit};
 use crate::input::HostFs;
+
+/// The most devices and nodes of devices that are listed.
+const MAX_LISTED: usize = 100_000;
 
 /// The devices in the files of some directories.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listing {
     /// The devices of each kind, `vendor/class`, by name in ascending order, each once.
     pub kinds: BTreeMap<String, Vec<Listed>>,
-    /// The files that cannot be read or parsed, each with the reason.
+    /// The files that cannot be read or parsed, or have too many devices, each with the reason.
     pub bad: Vec<String>,
 }
 
@@ -38,21 +41,34 @@ pub struct ListedNode {
 
 /// Lists the devices in the files of these directories. As for containers, a later directory takes
 /// precedence, a device that is in two files of one directory cannot be used, and a malformed file makes only
-/// its own devices unavailable. The contents of one file are in memory at a time. Blocks on the file system.
+/// its own devices unavailable. The contents of one file are in memory at a time; a file with which the listing would
+/// have more than 100 000 devices and nodes is left out. Blocks on the file system.
 #[must_use]
 pub fn list(dirs: &[PathBuf], fs: &dyn HostFs) -> Listing {
     // Each with the index of its directory.
     let mut files: Vec<(usize, PathBuf)> = Vec::new();
     let mut kinds: BTreeMap<String, Vec<(Listed, usize)>> = BTreeMap::new();
     let mut bad = Vec::new();
+    let mut left = MAX_LISTED;
     for (number, dir) in dirs.iter().enumerate() {
+        let mut left_out = Vec::new();
         bad.extend(visit(dir, fs, None, |path, file| {
+            let size: usize = file.devices.values().map(|own| 1 + own.device_nodes.len()).sum();
+            let Some(rest) = left.checked_sub(size) else {
+                let why = format!(
+                    "its {} devices are left out: with them there would be more than {MAX_LISTED} devices and nodes",
+                    file.devices.len()
+                );
+                return left_out.push(because(&path, &why));
+            };
+            left = rest;
             let of_kind = kinds.entry(file.kind).or_default();
             of_kind.reserve_exact(file.devices.len());
             let listed = |(name, own): (&String, &Edits)| (Listed::new(name, &file.edits, own), files.len());
             of_kind.extend(file.devices.iter().map(listed));
             files.push((number, path));
         }));
+        bad.append(&mut left_out);
     }
     let effective = |(kind, listed)| (kind, effective(listed, &files));
     Listing { kinds: kinds.into_iter().map(effective).collect(), bad }

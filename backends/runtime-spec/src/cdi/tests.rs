@@ -40,8 +40,13 @@ impl HostFs for Files {
         Ok(Vec::new())
     }
 
-    fn read(&self, path: &Path, _: u64) -> io::Result<Vec<u8>> {
-        self.0.get(path).map(|text| text.clone().into_bytes()).ok_or_else(|| io::ErrorKind::NotFound.into())
+    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        let text = self.0.get(path).ok_or(io::ErrorKind::NotFound)?;
+        if text.len() as u64 > limit {
+            Err(io::ErrorKind::FileTooLarge.into())
+        } else {
+            Ok(text.clone().into())
+        }
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
@@ -211,4 +216,81 @@ fn cdi_edits_replace_entries_of_the_same_name() {
     assert_eq!(mounts[1].options, ["rbind", "ro"]);
     assert_eq!(hooks["createRuntime"][0].timeout, Some(3));
     assert_eq!(linux.intel_rdt, Some(serde_json::json!({ "closID": "gold" })));
+}
+
+/// A directory with these files, and the device `v.example/class=a` in the last one, `z.json`.
+fn directory(files: impl IntoIterator<Item = String>) -> Files {
+    let device = (PathBuf::from("/etc/cdi/z.json"), one("0.6.0", "a", "1"));
+    let named = files.into_iter().enumerate();
+    let named = named.map(|(number, text)| (PathBuf::from(format!("/etc/cdi/{number:04}.json")), text));
+    Files(named.chain([device]).collect())
+}
+
+fn resolved_in(fs: &Files) -> Result<Edits> {
+    resolve(&["v.example/class=a".to_owned()], &["/etc/cdi".into()], fs)
+}
+
+#[test]
+fn the_files_of_a_directory_are_read_up_to_a_sum_and_the_one_beyond_it_is_named() {
+    let long = " ".repeat(4 << 20);
+    let mut fs = directory(std::iter::repeat_n(long, 16));
+    let error = resolved_in(&fs).unwrap_err().report();
+    let unread = "/etc/cdi/z.json: it and the files after it are not read: the directory may have at most 67108864 bytes";
+    assert!(error.contains(unread) && error.ends_with("and 7 more"), "{error}");
+    let listing = list(&["/etc/cdi".into()], &fs);
+    assert_eq!(listing.devices().count(), 0);
+    assert!(listing.bad[0].starts_with(unread), "{:?}", listing.bad);
+    fs.0.remove(Path::new("/etc/cdi/0000.json"));
+    assert_eq!(resolved_in(&fs).unwrap().env, ["ALL=1", "WHICH=1"]);
+    assert_eq!(list(&["/etc/cdi".into()], &fs).devices().count(), 1);
+    // What was read of files that are too long counts too.
+    let longer = " ".repeat((4 << 20) + 1);
+    assert!(resolved_in(&directory(std::iter::repeat_n(longer, 16))).is_err());
+}
+
+#[test]
+fn only_so_many_files_of_a_directory_are_read() {
+    let other = r#"{"cdiVersion":"0.6.0","kind":"v.example/other","strange":1}"#.to_owned();
+    let error = resolved_in(&directory(vec![other.clone(); MAX_FILES])).unwrap_err().report();
+    assert!(error.contains("/etc/cdi/z.json: it and the files after it are not read"), "{error}");
+    assert!(resolved_in(&directory(vec![other; MAX_FILES - 1])).is_ok());
+}
+
+#[test]
+fn a_listing_has_only_so_many_devices_and_nodes() {
+    let nodes = vec![r#"{"path":"/d"}"#; 100_000].join(",");
+    let many = format!(
+        r#"{{"cdiVersion":"0.6.0","kind":"v.example/many","devices":[{{"name":"a","containerEdits":{{"deviceNodes":[{nodes}]}}}}]}}"#
+    );
+    let listing = list(&["/etc/cdi".into()], &directory([many]));
+    assert_eq!(listing.devices().map(|(kind, _)| kind).collect::<Vec<_>>(), ["v.example/class"]);
+    assert!(
+        listing.bad[0].starts_with("/etc/cdi/0000.json: its 1 devices are left out"),
+        "{:?}",
+        listing.bad
+    );
+}
+
+#[test]
+fn the_reason_why_a_file_is_not_understood_is_short() {
+    let bad = format!(
+        r#"{{"cdiVersion":"0.6.0","kind":"v.example/b","devices":[{{"name":"b","containerEdits":{{"env":["{}"]}}}}]}}"#,
+        "ä".repeat(1 << 20)
+    );
+    let listing = list(&["/etc/cdi".into()], &directory([bad]));
+    assert!(listing.bad[0].len() < 400 && listing.bad[0].contains("env"), "{:?}", listing.bad);
+}
+
+#[test]
+fn a_device_of_a_later_directory_hides_that_it_is_twice_in_an_earlier_one() {
+    let file = one("0.6.0", "a", "1");
+    let later = one("0.6.0", "a", "2");
+    let list =
+        [("/etc/cdi/v.json", file.as_str()), ("/etc/cdi/w.json", &file), ("/var/run/cdi/v.json", &later)];
+    assert_eq!(resolved(&list, &["v.example/class=a"]).unwrap().env, ["ALL=2", "WHICH=2"]);
+    // Another device of the same kind is looked for there all the same.
+    let other = one("0.6.0", "b", "3");
+    let list = [&list[..], &[("/etc/cdi/x.json", &other)]].concat();
+    let names = ["v.example/class=b", "v.example/class=a"];
+    assert_eq!(resolved(&list, &names).unwrap().env, ["ALL=3", "WHICH=3", "ALL=2", "WHICH=2"]);
 }
