@@ -169,15 +169,6 @@ pub(crate) fn read_all(dirs: &[PathBuf], fs: &dyn HostFs) {
     }
 }
 
-/// Whether a spec file is YAML, or else JSON; `None` for another file.
-fn is_yaml(path: &Path) -> Option<bool> {
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("json") => Some(false),
-        Some("yaml" | "yml") => Some(true),
-        Some(_) | None => None,
-    }
-}
-
 /// Calls `each` with the files directly in a directory, one after the other; if `kinds` are given, only with
 /// files of these kinds. A missing directory counts as empty. Returns the files that cannot be read or
 /// parsed, with the reason; first of all one with which it would be more than is read of a directory.
