@@ -1,5 +1,6 @@
 //! Devices of a task: those of its config, and those that Nomad has assigned to it.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use switchyard_core::id::{LeaseToken, TOKEN_LEN};
@@ -21,6 +22,9 @@ pub(super) struct Devices {
     pub(super) nodes: Vec<DeviceNode>,
     /// By CDI name.
     pub(super) cdi: Vec<String>,
+    /// The paths in the task, and the names, that there are.
+    paths: HashSet<PathBuf>,
+    names: HashSet<String>,
 }
 
 /// The devices that a task has.
@@ -32,7 +36,7 @@ pub(super) fn devices(asked: &TaskRequest<'_>) -> Result<Devices> {
     }
     for device in &asked.options.devices {
         let field = &device.field;
-        check_count(field, "devices", devices.nodes.len() + devices.cdi.len())?;
+        devices.check_count(field)?;
         if is_cdi(&device.host_path) {
             devices.name(device.host_path.clone());
             continue;
@@ -45,7 +49,7 @@ pub(super) fn devices(asked: &TaskRequest<'_>) -> Result<Devices> {
     }
     for (index, device) in asked.task.devices.iter().enumerate() {
         let field = format!("task.devices[{index}]");
-        check_count(&field, "devices", devices.nodes.len() + devices.cdi.len())?;
+        devices.check_count(&field)?;
         let host = absolute(format_args!("{field}.host_path"), &device.host_path)?;
         let inside = container_path(&format!("{field}.task_path"), &device.task_path)?;
         devices.add(host, inside, permissions(&field, &device.cgroup_permissions)?);
@@ -54,10 +58,12 @@ pub(super) fn devices(asked: &TaskRequest<'_>) -> Result<Devices> {
     if let Some(gpus) = gpus(asked).filter(|_| !by_runtime) {
         text("task.device_env", gpus)?;
         for gpu in gpus.split(',').map(str::trim).filter(|gpu| !matches!(*gpu, "" | "none" | "void")) {
+            devices.check_count("task.device_env")?;
             // The gateway's own groups have complete CDI names in this variable.
             devices.name(if is_cdi(gpu) { gpu.to_owned() } else { format!("nvidia.com/gpu={gpu}") });
         }
     }
+    devices.keep_last();
     Ok(devices)
 }
 
@@ -95,16 +101,27 @@ pub(super) fn gpus<'a>(asked: &TaskRequest<'a>) -> Option<&'a String> {
 // === impl Devices ===
 
 impl Devices {
-    /// Adds a device; it replaces one with the same path in the task.
+    /// Adds a device. Of those with one path in the task, the last is used.
     fn add(&mut self, host_path: PathBuf, container_path: PathBuf, permissions: String) {
-        self.nodes.retain(|known| known.container_path != container_path);
+        self.paths.insert(container_path.clone());
         self.nodes.push(DeviceNode { host_path, container_path, permissions });
     }
 
     fn name(&mut self, name: String) {
-        if !self.cdi.contains(&name) {
+        if self.names.insert(name.clone()) {
             self.cdi.push(name);
         }
+    }
+
+    /// Refuses another device if there are too many.
+    fn check_count(&self, field: &str) -> Result<()> {
+        check_count(field, "devices", self.paths.len() + self.names.len())
+    }
+
+    fn keep_last(&mut self) {
+        self.nodes.reverse();
+        self.nodes.retain(|node| self.paths.remove(&node.container_path));
+        self.nodes.reverse();
     }
 }
 

@@ -1,5 +1,6 @@
 //! Mounts of a task: its directories, those of its config, and those from Nomad.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation, is_volume_name};
@@ -18,6 +19,7 @@ pub(super) struct Mounts {
     pub(super) mounts: Vec<Mount>,
     /// Those whose sources must be in the allocation directory.
     pub(super) confined: Vec<ConfinedMount>,
+    destinations: HashSet<PathBuf>,
 }
 
 /// A source path on the host.
@@ -234,7 +236,7 @@ impl Mounts {
 
     fn push(&mut self, field: &str, mount: Mount) -> Result<()> {
         check_count(field, "mounts", self.mounts.len())?;
-        if self.mounts.iter().any(|known| known.destination == mount.destination) {
+        if !self.destinations.insert(mount.destination.clone()) {
             let at = mount.destination.display();
             return Err(Error::invalid(field, format!("Duplicate mount point: {at}")));
         }
