@@ -5,7 +5,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use prost::Message;
 use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::{Error, ErrorKind};
+use switchyard_core::spec::{SandboxSpec, TaskSpec};
+use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::cri::v1 as cri;
 
 use crate::config::Config;
@@ -71,6 +72,40 @@ pub fn container(data: &[u8]) {
         }
         Err(error) => is_refusal(&error),
     }
+}
+
+/// What the bytes are as a request for a container, in the pod of the request.
+///
+/// # Errors
+/// They are none, or the request is refused.
+pub fn container_spec(data: &[u8]) -> Result<TaskSpec> {
+    let request = cri::CreateContainerRequest::decode(data).map_err(not_a_message)?;
+    let pod = request.sandbox_config.unwrap_or_default();
+    let volumes = BTreeMap::new();
+    let parent =
+        Parent { id: SandboxId::random(), config: &pod, recursive_readonly: true, volumes: &volumes };
+    let target = |_: &str| Ok(TaskId::random());
+    from_proto::container(
+        request.config.unwrap_or_default(),
+        &parent,
+        &Config::default(),
+        &target,
+        UNIX_EPOCH,
+    )
+}
+
+/// What the bytes are as a request for a pod.
+///
+/// # Errors
+/// As [`container_spec`].
+pub fn pod_spec(data: &[u8]) -> Result<SandboxSpec> {
+    let request = cri::RunPodSandboxRequest::decode(data).map_err(not_a_message)?;
+    let cri::RunPodSandboxRequest { config, runtime_handler } = request;
+    from_proto::sandbox(SandboxRecord { config, runtime_handler }, &Config::default(), UNIX_EPOCH)
+}
+
+fn not_a_message(error: prost::DecodeError) -> Error {
+    Error::invalid("request", "it is no message").with_source(error)
 }
 
 /// Decodes the bytes as requests of `v1alpha2`: each is a valid request of v1 too, and additions are

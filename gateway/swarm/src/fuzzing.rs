@@ -145,3 +145,11 @@ pub fn image_health(data: &[u8]) {
 pub fn task(data: &[u8]) {
     crate::from_proto::any_bytes::check(data);
 }
+
+/// What the bytes are as a task of a service, on a node that has the secret `s` and the config `c`.
+///
+/// # Errors
+/// They are none, or the task is refused.
+pub fn task_spec(data: &[u8]) -> switchyard_core::Result<switchyard_core::spec::TaskSpec> {
+    crate::from_proto::any_bytes::task_spec(data)
+}

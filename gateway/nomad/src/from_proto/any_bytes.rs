@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use switchyard_core::ErrorKind;
 use switchyard_core::spec::{IpcMode, MountSource, PidMode, UtsMode};
+use switchyard_core::{ErrorKind, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::plan;
+use crate::plan::Plan;
 use crate::plugin_config::{DEFAULT_CAPS, PluginConfig};
 use crate::session::{Processors, Session};
 
@@ -30,13 +31,7 @@ pub(crate) fn check(bytes: &[u8]) {
         msgpack_driver_config: bytes.to_vec(),
         ..nomad::TaskConfig::default()
     };
-    let session = Session {
-        id: "s".to_owned(),
-        driver: "switchyard".to_owned(),
-        config: Arc::new(PluginConfig::default()),
-        processors: Processors { cores: 2, total_mhz: 4000 },
-    };
-    let made = match plan(&task, &session) {
+    let made = match planned(&task) {
         Ok(made) => made,
         Err(error) => {
             let known = matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Unimplemented);
@@ -62,5 +57,16 @@ pub(crate) fn check(bytes: &[u8]) {
         }
         assert!(mount.destination.is_absolute(), "{}", mount.destination.display());
     }
-    assert_eq!(plan(&task, &session).expect("it was made before"), made);
+    assert_eq!(planned(&task).expect("it was made before"), made);
+}
+
+/// The plan of a task for an operator who allows nothing special.
+pub(crate) fn planned(task: &nomad::TaskConfig) -> Result<Plan> {
+    let session = Session {
+        id: "s".to_owned(),
+        driver: "switchyard".to_owned(),
+        config: Arc::new(PluginConfig::default()),
+        processors: Processors { cores: 2, total_mhz: 4000 },
+    };
+    plan(task, &session)
 }

@@ -6,6 +6,8 @@ use prost::Message;
 use switchyard_core::ErrorKind;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{IpcMode, MountSource, PidMode, SandboxPid, is_volume_name};
+#[cfg(feature = "fuzzing")]
+use switchyard_core::{Error, Result, spec::TaskSpec};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 use super::{check_id, plan};
@@ -19,16 +21,8 @@ use crate::plan::PlanContext;
 /// An invariant is violated.
 pub(crate) fn check(bytes: &[u8]) {
     let Ok(task) = swarm::Task::decode(bytes) else { return };
-    let node = PlanContext {
-        cluster_id: "cluster1".into(),
-        node_id: "node1".into(),
-        hostname: "host-1".into(),
-        architecture: "x86_64".into(),
-        log_dir: "/logs".into(),
-        recursive_readonly_mounts: true,
-        allowed_devices: Arc::new(["acme.com/tpu=a".to_owned()].into()),
-    };
-    let dependencies = Dependencies::default();
+    let node = node();
+    let dependencies = dependencies();
     let made = match plan(&task, &node, &dependencies) {
         Ok(made) => made,
         Err(error) => {
@@ -73,4 +67,36 @@ pub(crate) fn check(bytes: &[u8]) {
         }
     }
     assert_eq!(plan(&task, &node, &dependencies).expect("it was made before"), made);
+}
+
+/// What the node knows of itself.
+fn node() -> PlanContext {
+    PlanContext {
+        cluster_id: "cluster1".into(),
+        node_id: "node1".into(),
+        hostname: "host-1".into(),
+        architecture: "x86_64".into(),
+        log_dir: "/logs".into(),
+        recursive_readonly_mounts: true,
+        allowed_devices: Arc::new(["acme.com/tpu=a".to_owned()].into()),
+    }
+}
+
+/// The secret `s`, and the config `c`, which is a template.
+fn dependencies() -> Dependencies {
+    let mut dependencies = Dependencies::default();
+    let spec = Some(swarm::SecretSpec { data: b"hunter2".to_vec(), ..Default::default() });
+    dependencies.put_secret(Arc::new(swarm::Secret { id: "s".into(), spec, ..Default::default() }));
+    let templating = Some(swarm::Driver { name: "golang".into(), ..Default::default() });
+    let spec = Some(swarm::ConfigSpec { data: b"{{.Task.ID}}".to_vec(), templating, ..Default::default() });
+    dependencies.put_config(Arc::new(swarm::Config { id: "c".into(), spec, ..Default::default() }));
+    dependencies
+}
+
+/// What the bytes are as a task.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn task_spec(bytes: &[u8]) -> Result<TaskSpec> {
+    let task = swarm::Task::decode(bytes)
+        .map_err(|error| Error::invalid("task", "it is no message").with_source(error))?;
+    Ok(plan(&task, &node(), &dependencies().of_task(&task)?)?.task)
 }
