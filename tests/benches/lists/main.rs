@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 
 fn measured(list: &List) -> Result<Row, Failure> {
     let List { name, length, request, convert } = list;
-    let [none, short, long] = [0, *length, *length * ONE_TO].map(|length| request(length));
+    let [none, short, long] = [0, *length, *length * ONE_TO].map(request);
     // The first of each is not counted.
     let mut costs = [Vec::new(), Vec::new(), Vec::new()];
     for round in 0..=ROUNDS {

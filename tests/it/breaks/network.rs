@@ -277,7 +277,7 @@ fn del_outlives(end: impl FnOnce(&mut Daemon)) {
     };
     fs::write(wayward.dir.join("hold"), "").expect("the root can be written");
     wayward.set_plugin_fault("DEL", "held");
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let stop = scope.spawn(|| cri.stop_pod(pod.id()));
         assert!(eventually(LIMIT, || wayward.dir.join("held").exists()), "{}", node.daemon().tail());
         wayward.clear_plugin_fault("DEL");
@@ -285,7 +285,7 @@ fn del_outlives(end: impl FnOnce(&mut Daemon)) {
         stop.join().expect("a call does not panic").expect_err("the daemon has ended");
     });
     node.daemon().restart();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let again = scope.spawn(|| cri.stop_pod(pod.id()));
         // Other pods are not held up.
         let another = node.pod("another");
