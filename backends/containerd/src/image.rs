@@ -212,7 +212,7 @@ impl ContainerdImageStore {
             LookedUp::Found(found) => found,
         };
         let info = &found.runnable.info;
-        let chain = unpack::chain_ids(&info.config.rootfs.diff_ids);
+        let chain = index::chain_ids(&info.config.rootfs.diff_ids);
         if self.layer_sync.chain_state(snapshotter, &chain).await? != ChainState::Whole {
             self.unpack_local(info, snapshotter).await?;
         }

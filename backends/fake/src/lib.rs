@@ -37,6 +37,7 @@ mod program;
 mod reference;
 mod session;
 mod usage;
+mod users;
 mod world;
 
 pub use attach::ECHO_PORT;

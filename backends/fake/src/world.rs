@@ -8,12 +8,12 @@ use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, MutexGuard};
-use switchyard_core::backend::{NamedVolume, Recovered, ResolvedUser, SandboxDetails, Started, TaskDetails};
+use switchyard_core::backend::{NamedVolume, Recovered, SandboxDetails, Started, TaskDetails};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::spec::{
     Meta, Mount, MountSource, Output, PidMode, Project, ProjectId, SandboxNetwork, SandboxPid, SandboxSpec,
-    Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, UserRef, UserSpec, disk_parts, is_volume_name,
+    Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, disk_parts, is_volume_name,
 };
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task, no_sandbox, no_task};
@@ -25,6 +25,7 @@ use crate::attach::TaskStreams;
 use crate::exec::Unended;
 use crate::image::Images;
 use crate::program::{Command, Program, Run};
+use crate::users::resolve;
 
 #[derive(Default)]
 pub(crate) struct FakeState {
@@ -473,30 +474,5 @@ fn volume(mount: &Mount) -> Option<String> {
         | MountSource::Beneath { .. }
         | MountSource::Image { .. }
         | MountSource::Tmpfs { .. } => None,
-    }
-}
-
-fn resolve(wanted: &UserSpec, of_image: &str) -> Result<ResolvedUser> {
-    let (uid, gid) = match &wanted.user {
-        Some(UserRef::Uid(uid)) => (*uid, 0),
-        Some(UserRef::Name(name)) => user_line(name)?,
-        None => user_line(of_image)?,
-    };
-    Ok(ResolvedUser { uid, gid: wanted.gid.unwrap_or(gid), groups: wanted.supplemental.clone() })
-}
-
-/// Resolves a `USER` line for an image whose user database contains root and nobody.
-fn user_line(line: &str) -> Result<(u32, u32)> {
-    let number = |name: &str| match name {
-        "" | "root" => Ok(0),
-        "nobody" | "nogroup" => Ok(65534),
-        other => other
-            .parse()
-            .map_err(|_| Error::invalid("user", format!("{other:?} is not in the files of the image"))),
-    };
-    match line.split_once(':') {
-        Some((user, group)) => Ok((number(user)?, number(group)?)),
-        None if line == "nobody" => Ok((65534, 65534)),
-        None => Ok((number(line)?, 0)),
     }
 }

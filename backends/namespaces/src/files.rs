@@ -211,18 +211,18 @@ fn replace(
         Err(e) if e.kind() == ErrorKind::NotFound => {}
         Err(e) => return Err(Error::file("remove", &temporary)(e)),
     }
-    OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&temporary)
-        .and_then(|mut file| {
-            file.write_all(contents)?;
-            // The umask may have cleared bits.
-            file.set_permissions(fs::Permissions::from_mode(mode))?;
-            sync(&file)
-        })
-        .map_err(Error::file("write", &temporary))?;
+    let opened = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary);
+    let drafted = opened.and_then(|mut file| {
+        file.write_all(contents)?;
+        // The umask may have cleared bits.
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        sync(&file)
+    });
+    if let Err(fault) = drafted {
+        // It would take an inode of a full disk.
+        let _ = fs::remove_file(&temporary);
+        return Err(Error::file("write", &temporary)(fault));
+    }
     reach(Step::FileDrafted);
     fs::rename(&temporary, path).map_err(Error::file("replace", path))?;
     reach(Step::FileNamed);

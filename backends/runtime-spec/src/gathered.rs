@@ -1,17 +1,14 @@
 //! What the spec of a task asks of the host, found out before it is built: a build itself does no I/O, and what blocks on
 //! the host does nothing else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
-use switchyard_core::Result;
-use switchyard_core::spec::{DeviceNode, IoWeight, MissingSource, Propagation, TaskSpec, Throttle};
+use switchyard_core::spec::MissingSource;
 
-use crate::input::{DeviceInfo, Host, HostFs, HostNode, HostPropagation, SandboxFacts};
-use crate::resolved::ResolvedMount;
-use crate::{cdi, network, seccomp, text};
+use crate::input::{DeviceInfo, HostFs, HostNode, HostPropagation};
 
 /// The answers of a host, by what it was asked. What it was not asked has none.
 #[derive(Debug, Clone, Default)]
@@ -24,25 +21,10 @@ pub struct Gathered {
 }
 
 /// An answer that can be given again: of an error, its kind and text.
-type Answer<T> = std::result::Result<T, (io::ErrorKind, String)>;
-
-/// Of which task the host is asked.
-#[derive(Debug, Clone, Copy)]
-pub struct Questions<'a> {
-    /// The task.
-    pub task: &'a TaskSpec,
-    /// The mounts that it requests.
-    pub mounts: &'a [ResolvedMount],
-    /// What its sandbox provides.
-    pub sandbox: &'a SandboxFacts,
-    /// What the node can do.
-    pub host: &'a Host,
-    /// The directories of CDI specs.
-    pub cdi_dirs: &'a [PathBuf],
-}
+type Answer<T> = Result<T, (io::ErrorKind, String)>;
 
 /// Keeps the answers of a host for those who ask it in turn.
-struct Recorder<'a> {
+pub(crate) struct Recorder<'a> {
     fs: &'a dyn HostFs,
     found: Mutex<Gathered>,
 }
@@ -50,47 +32,9 @@ struct Recorder<'a> {
 // === impl Gathered ===
 
 impl Gathered {
-    /// Asks the host all that a task needs, but for the device nodes that the files of its CDI devices name. Blocks on the
-    /// file systems of the host, and fails in nothing: the build fails with what was found.
-    #[must_use]
-    pub fn of_task(asked: &Questions<'_>, fs: &dyn HostFs) -> Self {
-        let Questions { task, mounts, sandbox, host, cdi_dirs } = *asked;
-        let recorder = Recorder { fs, found: Mutex::default() };
-        let followed = mounts.iter().filter(|mount| mount.requested.propagation != Propagation::Private);
-        let sources: BTreeSet<PathBuf> = followed.map(|mount| mount.source.host_path()).collect();
-        recorder.record_propagations(sources.into_iter().collect());
-        if task.security.privileged {
-            drop(recorder.all_devices());
-        }
-        let devices = task.devices.iter().map(|DeviceNode { host_path, .. }| host_path);
-        let throttled = task.throttles.iter().map(|Throttle { device, .. }| device);
-        let weighted = task.io_weights.iter().filter_map(|IoWeight { device, .. }| device.as_ref());
-        for path in devices.chain(throttled).chain(weighted) {
-            if let Ok(path) = text::absolute("devices", path) {
-                drop(recorder.node(Path::new(&path)));
-            }
-        }
-        drop(network::priorities(task, sandbox, host, &recorder));
-        if let Some(path) = seccomp::profile_file(&task.security, host) {
-            drop(recorder.read(path, seccomp::MAX_PROFILE_BYTES));
-        }
-        if !task.cdi_devices.is_empty() {
-            cdi::read_all(cdi_dirs, &recorder);
-        }
-        recorder.found.into_inner()
-    }
-
-    /// The paths of the device nodes that the files of CDI devices name, and that have not been looked at. Pure.
-    ///
-    /// # Errors
-    /// Those of the build for these devices.
-    pub fn cdi_nodes(&self, names: &[String], cdi_dirs: &[PathBuf]) -> Result<Vec<PathBuf>> {
-        if names.is_empty() {
-            return Ok(Vec::new());
-        }
-        let edits = cdi::resolve(names, cdi_dirs, self)?;
-        let paths: BTreeSet<PathBuf> = cdi::host_nodes(&edits).map(PathBuf::from).collect();
-        Ok(paths.into_iter().filter(|path| !self.nodes.contains_key(path)).collect())
+    /// Whether the host was asked for this device node.
+    pub(crate) fn knows_node(&self, path: &Path) -> bool {
+        self.nodes.contains_key(path)
     }
 
     /// Asks the host for these device nodes as well. Blocks.
@@ -133,8 +77,17 @@ impl HostFs for Gathered {
 
 // === impl Recorder ===
 
-impl Recorder<'_> {
-    fn record_propagations(&self, paths: Vec<PathBuf>) {
+impl<'a> Recorder<'a> {
+    pub(crate) fn new(fs: &'a dyn HostFs) -> Self {
+        Self { fs, found: Mutex::default() }
+    }
+
+    /// What was answered.
+    pub(crate) fn into_found(self) -> Gathered {
+        self.found.into_inner()
+    }
+
+    pub(crate) fn record_propagations(&self, paths: Vec<PathBuf>) {
         let answers = self.fs.propagations(&paths);
         let answers = answers.iter().map(kept);
         self.found.lock().propagations.extend(paths.into_iter().zip(answers));

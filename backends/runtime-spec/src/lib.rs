@@ -42,6 +42,7 @@ pub mod namespaces;
 pub mod network;
 pub mod oci;
 pub mod process;
+pub mod questions;
 pub mod resolved;
 pub mod resources;
 pub mod rootfs;
@@ -51,11 +52,12 @@ pub mod throttles;
 pub mod user;
 
 pub use build::{Built, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, build, depends_on_host_paths};
-pub use gathered::{Gathered, Questions};
+pub use gathered::Gathered;
 pub use host::RealHost;
 pub use input::{
     Arch, CgroupDriver, CgroupVersion, Host, HostFs, ImageConfig, Input, Namespace, SandboxFacts,
     SandboxUsers,
 };
+pub use questions::Questions;
 pub use resolved::{ImageVolume, ResolvedMount, ResolvedSource, Staging};
 pub use user::ResolvedUser;

@@ -27,6 +27,7 @@ use crate::singleflight::Singleflight;
 use crate::state::TaskState;
 use crate::table::{Counts, Sandbox, Table, Task};
 use crate::trace::TracePlace;
+use crate::waiters::Waiters;
 
 mod callers;
 mod checkpoint;
@@ -169,6 +170,11 @@ impl std::fmt::Debug for Scope {
 // === impl Gateway ===
 
 impl Gateway {
+    /// The callers among `waiters`.
+    fn callers(&self, waiters: Waiters) -> Callers {
+        Callers::new(waiters, self.shared.shutdown.clone())
+    }
+
     /// A gateway over `backend` that has not recovered yet: it refuses every request with `Unavailable` until
     /// [`Gateway::recover`] has succeeded. Device leases that no sandbox uses yet are kept in memory only and
     /// are lost when it ends.

@@ -27,7 +27,7 @@ use tokio::time::timeout;
 
 use crate::fs_thread::FsThread;
 use crate::spool::{BUSY_SLACK, Spool};
-use crate::window_budget::{Window, WindowBudget};
+use crate::window_budget::{SpoolWindow, WindowBudget};
 
 /// How many bytes of the most recent output a client gets after it has fallen too far behind.
 pub(crate) const RECENT: u64 = 64 << 10;
@@ -54,7 +54,7 @@ pub(crate) struct Feed {
     readable: watch::Sender<Readable>,
     budget: Arc<WindowBudget>,
     /// While the stream is followed.
-    window: Option<Window>,
+    window: Option<SpoolWindow>,
     /// The offsets of the clients.
     offsets: Vec<Weak<AtomicU64>>,
     /// Notified when a client has caught up that was far behind.

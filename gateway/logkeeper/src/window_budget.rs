@@ -39,7 +39,7 @@ pub(crate) struct WindowBudget {
 
 /// The window of one stream. Dropping it returns its share.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct SpoolWindow {
     budget: Arc<WindowBudget>,
     size: u64,
 }
@@ -67,8 +67,8 @@ impl WindowBudget {
     }
 
     /// The smallest window; `None` if as many streams are followed as the budget permits.
-    pub(crate) fn window(self: &Arc<Self>) -> Option<Window> {
-        take(&self.streams, 1).then(|| Window { budget: Arc::clone(self), size: BASE })
+    pub(crate) fn window(self: &Arc<Self>) -> Option<SpoolWindow> {
+        take(&self.streams, 1).then(|| SpoolWindow { budget: Arc::clone(self), size: BASE })
     }
 }
 
@@ -77,9 +77,9 @@ fn take(left: &AtomicU64, wanted: u64) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(wanted)).is_ok()
 }
 
-// === impl Window ===
+// === impl SpoolWindow ===
 
-impl Window {
+impl SpoolWindow {
     /// Lets the window grow for a client that is `behind` bytes behind, as far as the budget permits, and returns how many
     /// logged bytes are kept at least, and how many more than those at most. Both together are at most the window's size,
     /// and at most what such a client needs.
@@ -103,7 +103,7 @@ impl Window {
     }
 }
 
-impl Drop for Window {
+impl Drop for SpoolWindow {
     fn drop(&mut self) {
         self.budget.growth.fetch_add(self.size - BASE, Ordering::Relaxed);
         self.budget.streams.fetch_add(1, Ordering::Relaxed);

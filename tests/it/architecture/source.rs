@@ -55,6 +55,18 @@ pub(super) fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
+/// The file of a module, as its attribute `path` gives it: relative to the file that declares it.
+fn placed_at(attributes: &[Attribute]) -> Option<String> {
+    let mut values = attributes.iter().filter_map(|attribute| match &attribute.meta {
+        syn::Meta::NameValue(pair) if pair.path.is_ident("path") => Some(&pair.value),
+        syn::Meta::NameValue(_) | syn::Meta::Path(_) | syn::Meta::List(_) => None,
+    });
+    let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = values.next()? else {
+        panic!("the path of a module is no text");
+    };
+    Some(text.value())
+}
+
 // === impl Module ===
 
 impl Module {
@@ -94,7 +106,10 @@ impl Module {
         path.push(name.clone());
         match module.content {
             Some((_, items)) => Self::of(file, &below.join(&name), &path, items),
-            None => Self::read(&below.join(format!("{name}.rs")), &path),
+            None => match placed_at(&module.attrs) {
+                Some(other) => Self::read(&file.with_file_name(other), &path),
+                None => Self::read(&below.join(format!("{name}.rs")), &path),
+            },
         }
     }
 

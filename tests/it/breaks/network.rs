@@ -328,6 +328,9 @@ fn fifo_in_the_configuration_directory_is_skipped_and_blocks_nothing() {
     let status = refused("RunPodSandbox", node.cri().run_pod(&node.pod_config("none")), &[Code::Unavailable]);
     assert!(status.message().contains(why), "{status}");
     assert_eq!(node.daemon().get("/livez").0, 200);
+    for name in ["00-fifo.conflist", "01-endless.conf"] {
+        fs::remove_file(dir.join(name)).expect("it was made");
+    }
     assert_no_leaks_since(&node, &before);
 }
 
@@ -355,7 +358,7 @@ fn configuration_directory_that_hangs_stops_only_pods_on_its_network() {
         assert_eq!(host.run_shell("echo runs", |_| {}), "runs");
         let status = refusal.join().expect("it is refused");
         let text = status.message();
-        assert!(text.contains(&named) && text.contains("does a file system hang?"), "{status}");
+        assert!(text.contains(&named) && text.contains("hang"), "{status}");
     });
     // Now it is known, and nobody waits.
     assert_not_ready(&node, "NetworkReady", "NetworkPluginNotReady", &named);

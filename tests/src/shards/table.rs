@@ -96,6 +96,7 @@ const fn row(shard: u8, seconds: u16, what: What) -> Slow {
 /// Everything else that is slow.
 pub const SLOW: &[Slow] = &[
     // Shard 0.
+    row(0, 11, Test("breaks::execs::commands_in_a_container_whose_shim_hangs_leave_a_bounded_number")),
     row(0, 15, Test("nomad::bad_input::malformed_task_fields_are_rejected_by_name_and_leave_nothing_behind")),
     row(0, 16, Test("hostile::images::silent_blobs_leave_nothing_behind")),
     row(0, 20, Test("hostile::watchdog::neither_a_thousand_clients_nor_a_hung_containerd_trip_the_watchdog")),
@@ -146,6 +147,7 @@ pub const SLOW: &[Slow] = &[
     row(1, 21, Smoke("cri::recovery::pods_and_containers_survive_daemon_kill")),
     row(1, 21, Smoke("caller_resources::cgroups::oom_kill_in_leaf_cgroup_is_reported")),
     // Shard 2.
+    row(2, 26, Test("breaks::snapshotters::snapshotter_that_hangs_does_not_delay_recovery_for_ever")),
     row(
         2,
         20,
@@ -226,6 +228,7 @@ pub const SLOW: &[Slow] = &[
     row(4, 21, Smoke("cri::pods::pod_lifecycle_completes_and_leaves_nothing_behind")),
     row(4, 21, Smoke("caller_resources::cgroups::cpu_limits_are_set_on_the_leaf_cgroup")),
     // Shard 5.
+    row(5, 30, Test("breaks::execs::probes_of_a_hundred_containers_hold_after_a_stall")),
     row(5, 28, Test("swarm::logs::rotation_that_is_killed_at_any_step_is_continued_and_loses_no_line")),
     row(5, 21, Test("swarm::logs::logs_go_through_a_manager_that_is_not_the_leader")),
     row(5, 17, Test("cri::chaos::random_kills_lose_no_acknowledged_state_and_leave_nothing_behind")),

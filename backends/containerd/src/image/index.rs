@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use sha2::{Digest as _, Sha256};
 use switchyard_core::image::{Image, ImageId};
 use switchyard_core::{Error, Result};
 use switchyard_registry::{Descriptor, Digest, ImageConfig, Reference};
@@ -29,7 +30,7 @@ pub(crate) struct ImageInfo {
 impl ImageInfo {
     /// The name of the snapshot of the top layer; `None` for an image without layers.
     pub(crate) fn top(&self) -> Option<String> {
-        super::unpack::chain_ids(&self.config.rootfs.diff_ids).pop()
+        chain_ids(&self.config.rootfs.diff_ids).pop()
     }
 
     /// Size of the documents in bytes. Parsed, they take at most about ten times as much memory.
@@ -178,6 +179,22 @@ pub(super) fn find_damaged<'r>(records: &'r [DamagedRecord], query: &str) -> Opt
     records.iter().find(|record| {
         record.name == query || Some(&record.name) == name.as_ref() || record.target.to_string() == query
     })
+}
+
+/// The names of the snapshots of an image, one for each layer on top of those below: the chain ids of the OCI
+/// image specification. Empty for an image without layers.
+pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<String> {
+    let mut chain: Vec<String> = Vec::with_capacity(diff_ids.len());
+    for diff_id in diff_ids {
+        let id = match chain.last() {
+            None => diff_id.to_string(),
+            Some(below) => {
+                format!("sha256:{}", hex::encode(Sha256::digest(format!("{below} {diff_id}").as_bytes())))
+            }
+        };
+        chain.push(id);
+    }
+    chain
 }
 
 #[cfg(test)]

@@ -29,11 +29,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::blob::{self, BlobRepairs, LayerCheck};
 use super::content::{self, Labels, add_labels};
+use super::index::chain_ids;
 use super::layer_sync::{LayerSync, UnpackedSnapshots};
 use super::lease::Lease;
 use super::progress::ByteCounters;
 use super::singleflight::Singleflight;
-use super::unpack::{ActiveSnapshot, UnpackTarget, chain_ids, exists};
+use super::unpack::{ActiveSnapshot, UnpackTarget, exists};
 use crate::client::Client;
 
 /// How many layers of one image are unpacked at the same time, if the snapshotter can rebase detached layers.

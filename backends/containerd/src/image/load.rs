@@ -15,8 +15,8 @@ use switchyard_steps::{Step, reach};
 use tokio_util::sync::CancellationToken;
 
 use super::content::{self, Labels};
+use super::index::chain_ids;
 use super::layer_pipeline::{LayerPipeline, LayerSource, UnpackPlan};
-use super::unpack::chain_ids;
 use super::{ContainerdImageStore, name};
 use crate::client::Client;
 

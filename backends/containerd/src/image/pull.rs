@@ -15,6 +15,7 @@ use switchyard_steps::{Step, reach};
 
 use super::content::Labels;
 use super::content_disk::ContentDisk;
+use super::index::chain_ids;
 use super::infos::InfoCache;
 use super::layer_pipeline::{Downloads, InflightLayers, LayerPipeline, LayerSource, Source, UnpackPlan};
 use super::lease::Leases;
@@ -23,7 +24,6 @@ use super::progress::{Progress, RunningPulls};
 use super::record_lock::RecordLock;
 use super::shared_types::from_registry;
 use super::singleflight::Singleflight;
-use super::unpack::chain_ids;
 use crate::client::Client;
 
 /// The pulls in flight. A pull is dropped when nobody waits for it any more.

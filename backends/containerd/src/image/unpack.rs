@@ -7,7 +7,6 @@ use std::sync::Arc;
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types;
-use sha2::{Digest as _, Sha256};
 use switchyard_core::trace::{Span, traced};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::containerd::services::snapshots::v1::CommitSnapshotRequest;
@@ -24,22 +23,6 @@ use crate::client::{Client, QUICK, UNPACK, call, ignore_not_found};
 /// predecessors by it.
 pub(crate) fn extract_prefix(client: &Client) -> String {
     format!("extract-switchyard-{}-", client.instance())
-}
-
-/// The names of the snapshots of an image, one for each layer on top of those below: the chain ids of the OCI
-/// image specification. Empty for an image without layers.
-pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<String> {
-    let mut chain: Vec<String> = Vec::with_capacity(diff_ids.len());
-    for diff_id in diff_ids {
-        let id = match chain.last() {
-            None => diff_id.to_string(),
-            Some(below) => {
-                format!("sha256:{}", hex::encode(Sha256::digest(format!("{below} {diff_id}").as_bytes())))
-            }
-        };
-        chain.push(id);
-    }
-    chain
 }
 
 /// Whether a snapshot of this name exists.
@@ -209,7 +192,10 @@ impl UnpackTarget {
 
 #[cfg(test)]
 mod tests {
+    use sha2::{Digest as _, Sha256};
+
     use super::*;
+    use crate::image::index::chain_ids;
 
     #[test]
     fn the_chain_is_the_one_of_the_image_specification() {

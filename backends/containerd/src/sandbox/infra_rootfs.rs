@@ -64,7 +64,11 @@ fn write(dir: &Path) -> Result<()> {
         return Ok(());
     }
     let fresh = dir.join(".pause.new");
-    std::fs::write(&fresh, PAUSE).map_err(|fault| io_error("write", &fresh, fault))?;
+    if let Err(fault) = std::fs::write(&fresh, PAUSE) {
+        // It would take an inode of the full disk.
+        let _ = std::fs::remove_file(&fresh);
+        return Err(io_error("write", &fresh, fault));
+    }
     reach(Step::InfraDrafted);
     let mode = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&fresh, mode).map_err(|fault| io_error("make executable", &fresh, fault))?;
@@ -100,15 +104,16 @@ mod tests {
         let program = dir.path().join(PROGRAM);
         fs::write(&program, [ELF, b"of an earlier version"].concat()).unwrap();
         // Nothing can be written to this device, as to a full disk.
-        symlink("/dev/full", dir.path().join(".pause.new")).unwrap();
+        let fill = || symlink("/dev/full", dir.path().join(".pause.new")).unwrap();
+        fill();
         install(dir.path()).unwrap();
         assert_ne!(fs::read(&program).unwrap(), PAUSE);
 
         fs::write(&program, "").unwrap();
         for attempt in [install, ensure] {
+            fill();
             assert_eq!(attempt(dir.path()).unwrap_err().kind(), ErrorKind::ResourceExhausted);
         }
-        fs::remove_file(dir.path().join(".pause.new")).unwrap();
         ensure(dir.path()).unwrap();
         assert_eq!(fs::read(&program).unwrap(), PAUSE);
     }

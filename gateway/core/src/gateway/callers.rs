@@ -2,7 +2,6 @@
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Gateway, Scope};
 use crate::error::{Error, Result};
 use crate::waiters::Waiters;
 
@@ -14,21 +13,12 @@ pub struct Callers {
     shutdown: CancellationToken,
 }
 
-impl Gateway {
-    pub(super) fn callers(&self, waiters: Waiters) -> Callers {
-        Callers { waiters, shutdown: self.shared.shutdown.clone() }
-    }
-}
-
-impl Scope {
-    /// The callers among `waiters`, for work that a frontend runs detached.
-    #[must_use]
-    pub fn callers(&self, waiters: Waiters) -> Callers {
-        self.gateway.callers(waiters)
-    }
-}
-
 impl Callers {
+    /// Those who wait, until this token is cancelled at a shutdown.
+    pub(super) const fn new(waiters: Waiters, shutdown: CancellationToken) -> Self {
+        Self { waiters, shutdown }
+    }
+
     /// Whether all have gone away.
     #[must_use]
     pub fn are_gone(&self) -> bool {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::{Gateway, Scope};
+use super::{Callers, Gateway, Scope};
 use crate::backend::{BackendStatus, Handler};
 use crate::error::{Error, Result};
 use crate::event::Subscription;
@@ -15,8 +15,15 @@ use crate::spec::Reserved;
 use crate::state::TaskState;
 use crate::table::{Sandbox, Task};
 use crate::trace::{Span, SpanKind, TracePlace};
+use crate::waiters::Waiters;
 
 impl Scope {
+    /// The callers among `waiters`, for work that a frontend runs detached.
+    #[must_use]
+    pub fn callers(&self, waiters: Waiters) -> Callers {
+        self.gateway.callers(waiters)
+    }
+
     pub(super) const fn new(gateway: Gateway, owner: Owner) -> Self {
         Self { gateway, owner, caller: None, place: None }
     }

@@ -116,7 +116,11 @@ fn configure(file: &Path, dirs: &[(PathBuf, u32)], wanted: &Table) -> io::Result
 
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     let new = file.with_extension("toml.new");
-    fs::write(&new, text)?;
+    if let Err(error) = fs::write(&new, text) {
+        // It would take an inode of the full disk.
+        let _ = fs::remove_file(&new);
+        return Err(error);
+    }
     reach(Step::ContainerdDrafted);
     fs::rename(new, file)?;
     reach(Step::ContainerdConfigured);
@@ -303,7 +307,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config.toml");
         let wanted = table(dir.path());
-        std::os::unix::fs::symlink("/dev/full", file.with_extension("toml.new")).unwrap();
         let mut earlier = wanted.clone();
         earlier.insert("oom_score".into(), Value::Integer(-1));
         let elsewhere = table(&dir.path().join("elsewhere"));
@@ -314,6 +317,7 @@ mod tests {
             (String::new(), false),
         ] {
             fs::write(&file, &present).unwrap();
+            std::os::unix::fs::symlink("/dev/full", file.with_extension("toml.new")).unwrap();
             let configured = configure(&file, &[], &wanted).map_err(|error| error.kind());
             assert_eq!(
                 configured,
@@ -321,6 +325,7 @@ mod tests {
                 "{present}"
             );
             assert_eq!(fs::read_to_string(&file).unwrap(), present);
+            assert!(!file.with_extension("toml.new").is_symlink(), "the draft goes");
         }
     }
 

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use super::seek::SEARCH_MAX;
+/// How many bytes are decompressed at most to find where reading begins, not counting that one file is gone through
+/// twice. A kubelet keeps logs of 50 MiB by default, and a log of some kilobytes can expand to gigabytes.
+pub(super) const SEARCH_MAX: u64 = 256 << 20;
 
 /// Why a log cannot be read.
 #[derive(Debug, thiserror::Error)]

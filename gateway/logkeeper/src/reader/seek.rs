@@ -11,10 +11,6 @@ use super::start::{self, Mark, Searched, TailSearch};
 use super::text::LogText;
 use super::waiter::ReadInterest;
 
-/// How many bytes are decompressed at most to find where reading begins, not counting that one file is gone through
-/// twice. A kubelet keeps logs of 50 MiB by default, and a log of some kilobytes can expand to gigabytes.
-pub(super) const SEARCH_MAX: u64 = 256 << 20;
-
 /// A search in the files of one log.
 #[derive(Debug)]
 pub(super) struct StartSearch<'a> {

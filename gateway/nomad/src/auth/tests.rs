@@ -131,11 +131,14 @@ async fn hung_auth_file_fails_at_the_lookup_timeout() {
     let (hung, late) = tokio::join!(hangs, credentials(&wanted, &config, &looks));
     hung.expect_err("nobody has said anything");
     let later = credentials(&wanted, &config, &looks).await;
-    for (late, says) in [(late, "does a file system hang?"), (later, "still hangs")] {
+    for late in [late, later] {
         let late = late.expect_err("nobody has said anything");
         assert_eq!(late.kind(), ErrorKind::Unavailable);
         let text = late.report();
-        assert!(text.contains(says) && text.contains(&format!("auth.config ({})", config.config)), "{text}");
+        assert!(
+            text.contains("still hangs") && text.contains(&format!("auth.config ({})", config.config)),
+            "{text}"
+        );
     }
     let soft = ImageRequest { soft_fail: true, ..wish("busybox") };
     assert_eq!(credentials(&soft, &config, &looks).await.expect("it goes on"), Credentials::Anonymous);
