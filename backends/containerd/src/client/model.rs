@@ -10,6 +10,7 @@ use std::sync::Arc;
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
@@ -276,17 +277,10 @@ impl ModelContainerd {
         Q: Message + Default + 'static,
         A: Message + 'static,
     {
-        let shared = Arc::clone(&self.shared);
+        let answer = self.answers(call, object, effect);
         let service = tower::service_fn(move |request: Request<Q>| {
-            let shared = Arc::clone(&shared);
-            let message = request.into_inner();
-            let call = format!("{call} {}", object(&message));
-            async move {
-                shared.enter(&call).await?;
-                let answer = effect(&mut shared.store.lock(), message);
-                shared.wait(&call, true).await;
-                answer.map(Response::new)
-            }
+            let answer = answer(request.into_inner());
+            async move { answer.await.map(Response::new) }
         });
         Grpc::new(ProstCodec::<A, Q>::default()).unary(service, request).await
     }
@@ -302,18 +296,39 @@ impl ModelContainerd {
         Q: Message + Default + 'static,
         A: Message + 'static,
     {
-        let shared = Arc::clone(&self.shared);
+        let answer = self.answers(call, object, effect);
         let service = tower::service_fn(move |request: Request<Q>| {
-            let shared = Arc::clone(&shared);
-            let message = request.into_inner();
-            let call = format!("{call} {}", object(&message));
+            let answer = answer(request.into_inner());
             async move {
-                shared.enter(&call).await?;
-                let answer = effect(&mut shared.store.lock(), message)?;
+                let answer = answer.await?;
                 Ok::<_, Status>(Response::new(tokio_stream::once(Ok::<_, Status>(answer))))
             }
         });
         Grpc::new(ProstCodec::<A, Q>::default()).server_streaming(service, request).await
+    }
+
+    /// Answers one message of a call, as a test wants: before the effect, and after it, the call may be held.
+    fn answers<Q, A>(
+        &self,
+        call: String,
+        object: fn(&Q) -> String,
+        effect: fn(&mut Store, Q) -> Result<A, Status>,
+    ) -> impl Fn(Q) -> BoxFuture<'static, Result<A, Status>> + use<Q, A>
+    where
+        Q: Message + 'static,
+        A: Message + 'static,
+    {
+        let shared = Arc::clone(&self.shared);
+        move |message| {
+            let shared = Arc::clone(&shared);
+            let call = format!("{call} {}", object(&message));
+            Box::pin(async move {
+                shared.enter(&call).await?;
+                let answer = effect(&mut shared.store.lock(), message);
+                shared.wait(&call, true).await;
+                answer
+            })
+        }
     }
 
     /// A write is locked by its stream. A commit that has begun goes on without its client, as containerd's

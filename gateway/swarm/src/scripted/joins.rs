@@ -26,11 +26,7 @@ impl Node {
     }
 
     async fn join(&self, manager: &ScriptedManager) -> Result<Identity, Error> {
-        let request = JoinRequest {
-            managers: vec![manager.address.to_string()],
-            token: manager.token(),
-            availability: Availability::Drain,
-        };
+        let request = manager.request(Availability::Drain);
         join(&self.store, &request).await
     }
 

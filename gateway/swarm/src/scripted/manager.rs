@@ -15,6 +15,7 @@ use switchyard_proto::docker::swarmkit::v1::dispatcher_server::{Dispatcher, Disp
 use switchyard_proto::docker::swarmkit::v1::issuance_status::State;
 use switchyard_proto::docker::swarmkit::v1::log_broker_server::LogBrokerServer;
 use switchyard_proto::docker::swarmkit::v1::node_ca_server::{NodeCa, NodeCaServer};
+use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
@@ -23,6 +24,7 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use super::log_broker::LogScript;
+use crate::join::JoinRequest;
 use crate::key::NodeKey;
 use crate::testing::TestAuthority;
 use crate::token::{JoinToken, RootDigest};
@@ -135,6 +137,11 @@ impl ScriptedManager {
     pub(super) fn token(&self) -> JoinToken {
         let digest = RootDigest::of(&self.shared.authority.root());
         format!("SWMTKN-1-{digest}-{SECRET}").parse().unwrap()
+    }
+
+    /// A request to join by it as a worker.
+    pub(super) fn request(&self, availability: Availability) -> JoinRequest {
+        JoinRequest { managers: vec![self.address.to_string()], token: self.token(), availability }
     }
 
     pub(super) fn change(&self, change: impl FnOnce(&mut Script)) {

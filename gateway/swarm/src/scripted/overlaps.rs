@@ -21,7 +21,6 @@ use tokio::time::{advance, pause, sleep, timeout};
 use super::manager::ScriptedManager;
 use crate::error::Error;
 use crate::executor::{Executor, MakeExecutor, MemberName};
-use crate::join::JoinRequest;
 use crate::node::{JoinByFile, NodeParts, NodePhase, NodeStatus, SwarmNode};
 use crate::session::assignments::Changes;
 use crate::session::description::NodeFacts;
@@ -84,11 +83,7 @@ impl ActingNode {
 
     fn join(&self, manager: &ScriptedManager) -> JoinHandle<Result<(), Error>> {
         let node = self.node.clone();
-        let request = JoinRequest {
-            managers: vec![manager.address.to_string()],
-            token: manager.token(),
-            availability: Availability::Drain,
-        };
+        let request = manager.request(Availability::Drain);
         tokio::spawn(async move { node.join(request).await })
     }
 
@@ -206,11 +201,7 @@ async fn files_are_used_one_after_the_other_also_by_those_who_are_gone() {
     let manager = ScriptedManager::start(true).await;
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path().join("swarm"));
-    let request = JoinRequest {
-        managers: vec![manager.address.to_string()],
-        token: manager.token(),
-        availability: Availability::Drain,
-    };
+    let request = manager.request(Availability::Drain);
     let identity = crate::join::join(&store, &request).await.unwrap();
     let spawned = store.clone();
     // A renewal that is given up while it writes.

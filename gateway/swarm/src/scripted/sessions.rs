@@ -19,7 +19,7 @@ use super::manager::{ScriptedManager, session};
 use crate::agent::Agent;
 use crate::error::Error;
 use crate::executor::{Executor, MemberName, TaskLog};
-use crate::join::{JoinRequest, join};
+use crate::join::join;
 use crate::report::AgentReport;
 use crate::session::assignments::{Change, Changes};
 use crate::session::description::NodeFacts;
@@ -71,11 +71,7 @@ impl Running {
     pub(super) async fn start(manager: &ScriptedManager) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::new(dir.path().join("swarm"));
-        let request = JoinRequest {
-            managers: vec![manager.address.to_string()],
-            token: manager.token(),
-            availability: Availability::Drain,
-        };
+        let request = manager.request(Availability::Drain);
         let identity = join(&store, &request).await.unwrap();
         let executor = Arc::new(Idle {
             facts: watch::Sender::default(),

@@ -19,7 +19,7 @@ use tonic::Status;
 use super::manager::{CLUSTER, ScriptedManager};
 use crate::agent::Agent;
 use crate::executor::{Executor, MemberName};
-use crate::join::{JoinRequest, join};
+use crate::join::join;
 use crate::life::State;
 use crate::sample_tasks::{container, task, task_id};
 use crate::session::description::NodeFacts;
@@ -77,11 +77,7 @@ async fn task_that_takes_long_to_start_is_started_once_however_often_it_is_assig
     gateway.recover().await.unwrap();
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path().join("swarm"));
-    let request = JoinRequest {
-        managers: vec![manager.address.to_string()],
-        token: manager.token(),
-        availability: Availability::Active,
-    };
+    let request = manager.request(Availability::Active);
     let identity = join(&store, &request).await.unwrap();
     let settings = TaskExecutorSettings {
         log_dir: dir.path().join("logs"),
