@@ -57,6 +57,9 @@ async fn second_gateway_neither_adopts_nor_removes_objects_of_the_first() {
     assert!(matches!(again.tasks[0].state, TaskState::Running { .. }), "{:?}", again.tasks[0].state);
 }
 
+/// What happens to the file with the name.
+type Loss = fn(&Path) -> io::Result<()>;
+
 /// As after a power cut that has emptied the file, or with a state directory that was restored without it.
 #[test]
 fn gateway_that_has_lost_its_name_starts_nothing_until_it_gets_it_back() {
@@ -65,8 +68,14 @@ fn gateway_that_has_lost_its_name_starts_nothing_until_it_gets_it_back() {
     let id = pod.start_shell("main", "exec sleep 1000");
     let file = node.root().state().join("instance");
     let name = fs::read_to_string(&file).expect("the gateway has a name");
-    let losses: [fn(&Path) -> io::Result<()>; 2] = [|file| fs::write(file, ""), |file| fs::remove_file(file)];
-    for lose in losses {
+    let socket = node.root().run().join("admin.sock");
+    let config = node.root().config();
+    // As an operator types it, who names no configuration: it is that of the daemon that answers. And with the file named.
+    let losses: [(Loss, &str, &Path); 2] = [
+        (|file| fs::write(file, ""), "--socket", &socket),
+        (|file| fs::remove_file(file), "--config", &config),
+    ];
+    for (lose, option, place) in losses {
         node.daemon().kill9();
         lose(&file).expect("it can be lost");
         node.daemon().spawn();
@@ -78,9 +87,8 @@ fn gateway_that_has_lost_its_name_starts_nothing_until_it_gets_it_back() {
         cri.containers().expect_err("an empty list would have a kubelet start the pod again");
         assert!(fs::read_to_string(&file).is_ok_and(|text| text.is_empty()) || !file.exists());
 
-        let recover = ["recover", "--instance", &name, "--config"];
-        let recovered =
-            Command::new(node.daemon().program()).args(recover).arg(node.root().config()).output();
+        let recover = ["recover", "--instance", &name, option];
+        let recovered = Command::new(node.daemon().program()).args(recover).arg(place).output();
         let recovered = recovered.expect("the program can be run");
         assert!(recovered.status.success(), "{recovered:?}");
         node.daemon().wait_ready();

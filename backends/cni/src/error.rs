@@ -4,7 +4,6 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nix::errno::Errno;
 use thiserror::Error;
 
 use crate::conf::Skipped;
@@ -302,17 +301,21 @@ impl Error {
         matches!(self, Self::NotConfigured { .. })
     }
 
+    /// Whether the directory of configurations cannot be used at the moment: it cannot be read, or has too much in it.
+    #[must_use]
+    pub const fn is_unusable_directory(&self) -> bool {
+        matches!(self, Self::ConfDir { .. } | Self::ConfDirSum { .. })
+    }
+
     /// Whether parts of a failed attachment may remain, so that `del` has to be called again.
     #[must_use]
     pub fn left_something(&self) -> bool {
         matches!(self, Self::Add { undo: Some(_), .. })
     }
 
-    /// Whether what a journal file had is lost: it is damaged, or the disk cannot read it.
-    pub(crate) fn is_journal_lost(&self) -> bool {
-        let is_unreadable = |fault: &io::Error| fault.raw_os_error().map(Errno::from_raw) == Some(Errno::EIO);
+    /// Whether what a journal file had is lost: it was read, and is damaged. A disk that cannot read it may do so later.
+    pub(crate) const fn is_journal_lost(&self) -> bool {
         matches!(self, Self::JournalDamaged { .. })
-            || matches!(self, Self::Journal { source, .. } if is_unreadable(source))
     }
 
     /// Whether a plugin reported that there is nothing to detach.

@@ -18,7 +18,7 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::Ns;
 use switchyard_process::ProcessId;
 
-use crate::base::error::from_cni;
+use crate::base::error::{from_cni, from_namespaces};
 use crate::base::layout::SandboxDirs;
 use crate::context::Context;
 
@@ -140,7 +140,7 @@ impl Network {
     pub(crate) async fn detach(&self, id: SandboxId, dirs: &SandboxDirs) -> Result<()> {
         self.wait_predecessor_plugins(id).await?;
         let netns = dirs.pins.join(Ns::Net.file_name());
-        let there = switchyard_namespaces::is_namespace_file(&netns).unwrap_or(false);
+        let there = switchyard_namespaces::is_namespace_file(&netns).map_err(from_namespaces)?;
         let netns = there.then_some(netns);
         let journal = dirs.cni_journal();
         let deleted =

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::id::Owner;
 
 /// Threads for blocking calls in the whole process.
-pub const TOTAL: usize = 132;
+pub const TOTAL: usize = 136;
 
 /// The maximum that do bulk work at a time.
 pub const BULK: usize = 16;
@@ -33,8 +33,9 @@ pub const FILES_POOL: usize = 1;
 /// resolver configuration, the hosts of registries, and the join token of a swarm.
 pub const FILES_POOLS: usize = 6;
 
-/// The maximum that look at the disks of the daemon's own directories: one for each.
-pub const DISK_POOL: usize = 3;
+/// The maximum that look at the disks of the daemon's own directories: one for each, and one for trees that were set aside
+/// on them.
+pub const DISK_POOL: usize = 4;
 
 /// The minimum that is always left for short calls.
 pub const SHORT: usize = TOTAL
@@ -43,6 +44,8 @@ pub const SHORT: usize = TOTAL
     - FRONTEND_POOL
     - FILES_POOLS * FILES_POOL
     - DISK_POOL;
+
+const _: () = assert!(SHORT * 4 >= TOTAL, "a quarter is left to short calls");
 
 static BULK_PERMITS: Semaphore = Semaphore::const_new(BULK);
 

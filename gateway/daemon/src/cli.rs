@@ -279,8 +279,8 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         }
         CliCommand::Restart(args) => block_on(restart::restart(&args))??,
         CliCommand::Recover(args) => {
-            let loaded = config::load(&file_sources(args.config.clone())?)?;
-            recover::recover(&args, &loaded.effective.config)?;
+            let sources = recover::sources(&args, &file_sources(args.config.clone())?);
+            recover::recover(&args, &config::load(&sources)?.effective.config)?;
         }
         CliCommand::Cri(command) => return Ok(block_on(cri::run(command))??),
         CliCommand::NomadPlugin(command) => nomad::run(command)?,

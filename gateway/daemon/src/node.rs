@@ -154,10 +154,10 @@ impl Node {
         needed(name, condition)
     }
 
-    async fn backend_parts(&self) -> [Part; 5] {
+    async fn backend_parts(&self) -> Vec<Part> {
         let missing = || Condition::Down("is being connected".into());
         let Some(gateway) = self.gateway.get() else {
-            return [
+            return vec![
                 needed("runtime", missing()),
                 optional("network", missing()),
                 optional("disk", missing()),
@@ -172,7 +172,7 @@ impl Node {
             let fault = self.recovery_fault.read().clone();
             Condition::Down(fault.unwrap_or_else(|| "what a predecessor left is being recovered".to_owned()))
         };
-        [
+        let mut parts = vec![
             needed("runtime", condition(status.runtime, status.version)),
             // Not needed: pods with the host's network must be able to start without it, since they install
             // the network.
@@ -183,7 +183,9 @@ impl Node {
             needed("recovery", recovery),
             // Not needed: containers without devices can be created without it.
             optional("devices", devices(gateway)),
-        ]
+        ];
+        parts.extend(snapshotters(status.snapshotters));
+        parts
     }
 }
 
@@ -198,7 +200,6 @@ impl StatusSource for Node {
             }
             parts.push(needed("logkeeper", self.logkeeper.borrow().condition()));
             parts.extend(backend);
-            parts.extend(self.gateway.get().and_then(|gateway| snapshotters(gateway.status().snapshotters)));
             parts.extend(self.kubelet_devices.read().as_ref().and_then(kubelet_devices));
             parts.extend(self.plugins().map(|report| device_plugins(&report)));
             for (name, served) in &self.frontends {

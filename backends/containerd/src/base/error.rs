@@ -162,7 +162,7 @@ pub(crate) fn from_namespaces(error: namespaces::Error) -> Error {
 }
 
 pub(crate) fn from_cni(error: cni::Error) -> Error {
-    let kind = if error.is_not_configured() || error.is_retryable() {
+    let kind = if error.is_not_configured() || error.is_unusable_directory() || error.is_retryable() {
         ErrorKind::Unavailable
     } else {
         disk_full_or(ErrorKind::Internal, &error)

@@ -5,7 +5,8 @@
 //! busy ─► file <run>/groups/<id>.left ─► container object deleted ─► removal retried ─► removed ─► file removed
 //! ```
 //!
-//! Without the file nothing would say that the cgroup is ours: its name is an id, and other programs name
+//! On a full disk the file may be missing until there is space; if the daemon is killed before, the cgroup stays until
+//! the next boot. Without the file nothing would say that the cgroup is ours: its name is an id, and other programs name
 //! theirs the same way.
 
 use std::collections::BTreeMap;

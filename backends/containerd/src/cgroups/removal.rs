@@ -115,7 +115,8 @@ impl Cgroups {
         let Some(left) = self.busy.by_id().get(id).cloned() else {
             return Ok(());
         };
-        if !busy_file(&self.context.layout.busy_cgroups(), id).exists() {
+        let path = busy_file(&self.context.layout.busy_cgroups(), id);
+        if !tokio::fs::try_exists(&path).await.unwrap_or(true) {
             // There may be space by now.
             let _ = self.write_busy_file(id, &left).await;
         }
@@ -132,14 +133,20 @@ impl Cgroups {
         })
         .await?;
         reach(Step::GroupGone);
-        self.forget_busy_cgroup(id).await
+        self.remove_busy_file(id).await
     }
 
-    /// Removes the file of a cgroup that is removed. Idempotent.
+    /// Removes the file of a cgroup that is removed, if there is one. Idempotent.
     async fn forget_busy_cgroup(&self, id: &str) -> Result<()> {
         if !self.busy.by_id().contains_key(id) {
             return Ok(());
         }
+        self.remove_busy_file(id).await
+    }
+
+    /// As [`Cgroups::forget_busy_cgroup`], also of a cgroup that was forgotten since: the file may have been written after
+    /// that.
+    async fn remove_busy_file(&self, id: &str) -> Result<()> {
         let path = busy_file(&self.context.layout.busy_cgroups(), id);
         match tokio::fs::remove_file(&path).await {
             Err(fault) if fault.kind() != Fault::NotFound => return Err(io_error("remove", &path, fault)),

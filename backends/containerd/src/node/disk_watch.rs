@@ -12,7 +12,6 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::base::disks::{check, look};
-use crate::base::fs::blocking;
 use crate::base::trees::Trees;
 use crate::client::contact::Contact;
 use crate::image::reported_root;
@@ -48,9 +47,19 @@ impl Node {
                 state => state.map(Some),
             };
             let trees = Arc::clone(&trees);
+            let forget = move || {
+                trees.forget_removed();
+                Ok(())
+            };
             let checked = async {
                 self.disks.update(check(&pool, &dirs, look).await);
-                forget_removed(trees).await;
+                // They are on the same disks, which may hang.
+                if let Err(error) = pool.run("trees that were set aside".to_owned(), forget).await {
+                    tracing::debug!(
+                        error = error.report(),
+                        "the trees that were set aside cannot be looked at"
+                    );
+                }
                 tokio::time::sleep(CHECK_INTERVAL).await;
             };
             tokio::select! {
@@ -58,16 +67,5 @@ impl Node {
                 () = stop.cancelled() => return,
             }
         }
-    }
-}
-
-/// Forgets the trees that an operator has removed.
-async fn forget_removed(trees: Arc<Trees>) {
-    let forget = move || {
-        trees.forget_removed();
-        Ok(())
-    };
-    if let Err(error) = blocking(forget).await {
-        tracing::error!(error = error.report(), "cannot look at the trees that were set aside");
     }
 }

@@ -82,12 +82,13 @@ impl Processes {
         let listed = match call("list protected exits", QUICK, self.client.sandboxes().list(request)).await {
             Ok(listed) => listed.list,
             Err(error) => {
-                // Records that exist already are created again, which does no harm.
+                // Without the list each running task would be asked for anew, and a store that does not answer would
+                // take its whole time for each.
                 tracing::warn!(
                     error = error.report(),
-                    "cannot list the exits that are protected: those of tasks that are gone stay so until the next start"
+                    "cannot list the exits that are protected: they stay as a predecessor left them until the next start"
                 );
-                Vec::new()
+                return Vec::new();
             }
         };
         let kept: BTreeSet<String> = listed.into_iter().map(|sandbox| sandbox.sandbox_id).collect();

@@ -335,8 +335,11 @@ impl ConnectionTable {
         if class.is_user() {
             if self.count(is_own) >= self.limit_of_user() {
                 self.close_idle(is_own)?;
-            } else if self.count(is_of_user) >= self.limit_of_users() || self.open.len() >= self.limit {
+            } else if self.count(is_of_user) >= self.limit_of_users() {
                 self.close_idle(is_of_user)?;
+            } else if self.open.len() >= self.limit {
+                // Root's have more than their share then, and those that wait for nothing make way.
+                self.close_idle(|_| true)?;
             }
         } else if self.open.len() >= self.limit {
             // Root's commands do not take places from each other while there are others.

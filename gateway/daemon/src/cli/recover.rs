@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use switchyard_core::{Error, Result};
 
-use crate::config::Config;
+use crate::config::{self, Config, Sources};
+use crate::doctor::{FoundDaemon, LocalNode};
 use crate::output::print;
 use crate::wiring;
 
@@ -15,9 +16,23 @@ pub(super) struct RecoverArgs {
     /// The name that the containers bear, as `switchyard status` tells it; any other one leaves them alone for good.
     #[arg(long, value_name = "NAME")]
     instance: String,
-    /// The configuration file of the daemon; /etc/switchyard/config.toml if that exists.
+    /// The configuration file of the daemon; that of the running daemon, or /etc/switchyard/config.toml if that exists.
     #[arg(long, short, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
+    /// The daemon's admin socket, instead of the configured one.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+/// Where the daemon has its configuration from: a name in another daemon's state directory would be that one's for good.
+/// While none runs, what is given.
+pub(super) fn sources(args: &RecoverArgs, given: &Sources) -> Sources {
+    let socket = args
+        .socket
+        .clone()
+        .or_else(|| config::load(given).ok().map(|loaded| loaded.effective.config.paths.admin_socket()));
+    let Some(socket) = socket else { return given.clone() };
+    FoundDaemon::look(&LocalNode::default(), given, &socket).sources
 }
 
 /// Stores the name. A daemon that runs takes it with its next attempt to recover.

@@ -86,6 +86,18 @@ impl Server {
         near
     }
 
+    /// Requests a page as a user, and keeps the connection when it is served.
+    async fn keep(&self, user: u32) -> DuplexStream {
+        let (mut near, far) = duplex(1 << 16);
+        self.connections.send((far, TestPeer(Some(user)))).await.unwrap();
+        near.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"served") {
+            assert_ne!(near.read_buf(&mut answer).await.unwrap(), 0, "it is closed");
+        }
+        near
+    }
+
     /// What a user gets as its page.
     async fn page(&self, user: u32) -> String {
         let mut connection = self.ask(user, "/").await;
@@ -132,6 +144,23 @@ async fn users_that_hold_all_their_places_leave_some_to_root_and_to_each_other()
     while !server.page(own + 3000).await.ends_with("served") {
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn idle_connections_of_root_make_way_for_users() {
+    let server = Server::start();
+    let mut kept = Vec::new();
+    for _ in 0..CONNECTIONS {
+        kept.push(server.keep(0).await);
+    }
+    let user = geteuid().as_raw() + 1000;
+    // A connection counts as idle a moment after its answer.
+    let served = async {
+        while !server.page(user).await.ends_with("served") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), served).await.expect("idle ones make way");
 }
 
 #[test]
