@@ -53,7 +53,7 @@ use blob::BlobRepairs;
 pub(crate) use content_disk::reported_root;
 pub(crate) use index::ImageInfo;
 use index::{DamagedRecord, ImageRecord, ImageRecords};
-use infos::{InfoCache, RecordContent};
+use infos::{InfoCache, KnownContents, RecordContent};
 use layer_pipeline::{LayerPipeline, LayerSource, UnpackPlan};
 use lost_layers::ChainState;
 use pull::Pulls;
@@ -143,6 +143,11 @@ impl ContainerdImageStore {
     /// All image records but those of artifacts and of images for other platforms. What is damaged of one
     /// image keeps nobody from the others.
     async fn records(&self) -> Result<ImageRecords> {
+        self.records_with(&mut self.infos.nothing_known()).await
+    }
+
+    /// As [`ContainerdImageStore::records`]; what is known of their content is not read again.
+    async fn records_with(&self, known: &mut KnownContents) -> Result<ImageRecords> {
         let request = api::ListImagesRequest { filters: Vec::new() };
         let listed = call("list images", QUICK, self.client.images().list(request)).await?.images;
         let mut records = ImageRecords::default();
@@ -153,7 +158,7 @@ impl ContainerdImageStore {
             };
             targets.insert(target.clone());
             let name = image.name;
-            let info = match self.infos.look(&self.client, &target).await? {
+            let info = match self.infos.look_known(&self.client, &target, known).await? {
                 RecordContent::Image(info) => info,
                 RecordContent::Damaged(fault) => {
                     records.damaged.push(DamagedRecord { name, target, fault });

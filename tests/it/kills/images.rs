@@ -17,7 +17,7 @@ const UNSYNCED: &str = "switchyard.io/unsynced";
 
 pub(super) const KILLS: &[KillCase] = &[
     KillCase::of(pull, Operation::PullImage).and(&[(LayerCommitted, 2), (LayerUnpacked, 2), (ImageNamed, 2)]),
-    KillCase::of(replace, Operation::ReplaceBlob),
+    KillCase::of(replace, Operation::ReplaceBlob).and(&[(BlobDropped, 2), (CollectionLeased, 2)]),
     KillCase::of(unpack, Operation::UnpackImage).and(&[
         (LayerPrepared, 1),
         (LayerApplied, 1),
@@ -147,8 +147,8 @@ fn unpack_anew(fixture: &KillFixture, kill: KillPoint) {
     fixture.assert_nothing_left(kill);
 }
 
-/// The manifest and a layer of an image are damaged, and its snapshots are gone: the next pull replaces the manifest, and
-/// with it containerd's garbage collector takes the layer, which nothing refers to then.
+/// The manifest and a layer of an image are damaged, and its snapshots are gone: the next pull replaces both. What the
+/// manifest refers to outlives its replacement, so that the layer is found damaged and not just absent.
 fn replace(fixture: &KillFixture, kill: KillPoint) {
     let (reference, image) = push(fixture, kill, 7);
     let socket = fixture.node.root().containerd_socket().expect("containerd has been started");

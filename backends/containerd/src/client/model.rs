@@ -184,6 +184,9 @@ impl ModelContainerd {
             "Leases/Delete" => {
                 self.unary(call, request, |r: &api::DeleteRequest| r.id.clone(), Store::delete_lease).await
             }
+            "Leases/AddResource" => {
+                self.unary(call, request, store::added_to_lease, Store::add_resource).await
+            }
             "Content/Info" => {
                 self.unary(call, request, |r: &api::InfoRequest| r.digest.clone(), Store::blob_info).await
             }
@@ -340,7 +343,9 @@ impl ModelContainerd {
             let shared = Arc::clone(&shared);
             async move {
                 let (answer, answers) = mpsc::unbounded_channel();
-                tokio::spawn(write_all(shared, request.into_inner(), answer));
+                let lease = request.metadata().get("containerd-lease").and_then(|id| id.to_str().ok());
+                let lease = lease.unwrap_or_default().to_owned();
+                tokio::spawn(write_all(shared, request.into_inner(), lease, answer));
                 Ok::<_, Status>(Response::new(UnboundedReceiverStream::new(answers).boxed() as Answers))
             }
         });
@@ -352,13 +357,14 @@ impl ModelContainerd {
 async fn write_all(
     shared: Arc<ModelState>,
     mut messages: Streaming<store::Write>,
+    lease: String,
     answer: mpsc::UnboundedSender<Result<store::Written, Status>>,
 ) {
     let mut name = String::new();
     while let Some(Ok(message)) = messages.next().await {
         let opened = if name.is_empty() {
             name.clone_from(&message.r#ref);
-            shared.store.lock().open_write(&message)
+            shared.store.lock().open_write(&message, &lease)
         } else {
             Ok(())
         };

@@ -19,9 +19,12 @@ use switchyard_registry::{Descriptor, Digest, Hasher};
 use switchyard_steps::{Step, reach};
 
 use super::content::{self, Labels, add_labels, next_message};
-use super::lease::Leases;
+use super::lease::Lease;
 use crate::base::error::is_unanswered;
 use crate::client::{Client, QUICK, call, ignore_not_found};
+
+/// What the labels begin with by which containerd's garbage collection finds the blobs that a blob refers to.
+const CONTENT_REFERENCE: &str = "containerd.io/gc.ref.content";
 
 /// The largest blob that is read into memory, in bytes.
 const READ_LIMIT: usize = 16 << 20;
@@ -154,7 +157,7 @@ async fn judge(client: &Client, digest: &Digest, error: Error) -> ReadFailure {
 }
 
 /// The labels of a blob; `None` if the store does not have it.
-async fn labels_of(client: &Client, digest: &Digest) -> Result<Option<Labels>> {
+pub(super) async fn labels_of(client: &Client, digest: &Digest) -> Result<Option<Labels>> {
     let request = api::InfoRequest { digest: digest.to_string() };
     match call(&format!("look up blob {digest}"), QUICK, client.content().info(request)).await {
         Ok(answer) => Ok(Some(answer.info.unwrap_or_default().labels)),
@@ -170,36 +173,49 @@ pub(super) fn may_be_damage(error: &Error) -> bool {
     of_blob && !is_unanswered(error)
 }
 
-/// Deletes a blob with its file. Returns its labels, for the blob that replaces it.
+/// Deletes a blob with its file. Returns the labels for the blob that replaces it: these, and those that it had.
+/// The labels go with the blob, so what they refer to is put under the lease before: the garbage collection
+/// would remove intact layers, and they would have to be downloaded again.
 ///
 /// The file stays if another containerd namespace has the blob too.
-pub(super) async fn drop_blob(client: &Client, leases: &Leases, digest: &Digest) -> Result<Labels> {
-    let labels = labels_of(client, digest).await?.unwrap_or_default();
+pub(super) async fn drop_blob(
+    client: &Client,
+    lease: &Lease,
+    digest: &Digest,
+    mut labels: Labels,
+) -> Result<Labels> {
+    for (key, value) in labels_of(client, digest).await?.unwrap_or_default() {
+        labels.entry(key).or_insert(value);
+    }
+    let references = labels.iter().filter(|(key, _)| key.starts_with(CONTENT_REFERENCE));
+    let references: Vec<&str> = references.map(|(_, digest)| digest.as_str()).collect();
+    lease.protect_content(&references).await?;
     let request = api::DeleteContentRequest { digest: digest.to_string() };
     let what = format!("delete the damaged blob {digest}");
     ignore_not_found(call(&what, QUICK, client.content().delete(request)).await)?;
     reach(Step::BlobDropped);
-    leases.collect_garbage().await?;
+    lease.leases().collect_garbage().await?;
     Ok(labels)
 }
 
 // === impl BlobRepairs ===
 
 impl BlobRepairs {
-    /// Writes an index, a manifest or a configuration. If it exists already, the labels are added to it; if it
+    /// Writes an index, a manifest or a configuration with a client that works under this lease. If it exists already, the labels are added to it; if it
     /// turns out to be damaged, it is replaced.
     pub(super) async fn store_document(
         &self,
-        (client, leases): (&Client, &Leases),
+        (client, lease): (&Client, &Lease),
         kind: &str,
         descriptor: &Descriptor,
         data: Bytes,
-        mut labels: Labels,
+        labels: Labels,
     ) -> Result<()> {
         let digest = &descriptor.digest;
-        if content::write_small(client, kind, descriptor, data.clone(), labels.clone()).await?
-            || is_intact(client, digest).await?
-        {
+        if content::write_small(client, kind, descriptor, data.clone(), labels.clone()).await? {
+            return Ok(());
+        }
+        if is_intact(client, digest).await? {
             return add_labels(client, digest, labels).await;
         }
         let _turn = self.locks.lock(digest.clone()).await;
@@ -208,9 +224,7 @@ impl BlobRepairs {
             return add_labels(client, digest, labels).await;
         }
         tracing::warn!(%digest, kind, "a document of an image is damaged in containerd's content store: replacing it");
-        for (key, value) in drop_blob(client, leases, digest).await? {
-            labels.entry(key).or_insert(value);
-        }
+        let labels = drop_blob(client, lease, digest, labels).await?;
         content::write_small(client, kind, descriptor, data, labels).await?;
         read(client, digest).await.map(drop).map_err(|failure| {
             Error::from(failure).context(format!(

@@ -181,6 +181,13 @@ pub(super) fn find_damaged<'r>(records: &'r [DamagedRecord], query: &str) -> Opt
     })
 }
 
+/// The label by which a pull of ours marks that it has stored this child of an index. Another client may have
+/// labelled the index with a child for another platform, so the key is different for each child.
+pub(super) fn child_label(child: &Digest) -> String {
+    let key = child.hex().chars().take(12).collect::<String>();
+    format!("containerd.io/gc.ref.content.m.{key}")
+}
+
 /// The names of the snapshots of an image, one for each layer on top of those below: the chain ids of the OCI
 /// image specification. Empty for an image without layers.
 pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<String> {

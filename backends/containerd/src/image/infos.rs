@@ -14,7 +14,7 @@ use switchyard_registry::{self as registry, Digest, ImageConfig, Manifest, Platf
 use tokio::time::Instant;
 
 use super::blob::{self, ReadFailure};
-use super::index::ImageInfo;
+use super::index::{ImageInfo, child_label};
 use super::shared_types::from_registry;
 use crate::client::Client;
 
@@ -22,8 +22,9 @@ use crate::client::Client;
 /// images.
 const CACHE_BYTES: u64 = 16 << 20;
 
-/// How long damaged content is not read again: a disk that fails may take its time for each read.
-const DAMAGED_AGE: Duration = Duration::from_secs(60);
+/// How long content that is damaged or foreign is not read again: a disk that fails may take its time for each
+/// read.
+const UNUSABLE_AGE: Duration = Duration::from_secs(60);
 
 /// How deep image indexes may nest.
 const MAX_DEPTH: usize = 4;
@@ -36,7 +37,7 @@ pub(super) enum RecordContent {
     /// No image for this platform, or none at all. Other clients also store images without the parts for this
     /// platform.
     Foreign(Error),
-    /// A document is damaged: it is missing, cannot be read or parsed, or has another digest.
+    /// A document is damaged: it is missing, cannot be read, or has another digest.
     Damaged(Error),
 }
 
@@ -47,17 +48,28 @@ pub(crate) struct InfoCache {
     infos: Mutex<CachedInfos>,
 }
 
+/// The content of image records as it was read a short time ago.
+#[derive(Debug)]
+pub(super) struct KnownContents {
+    by_target: HashMap<Digest, RecordContent>,
+    /// [`CachedInfos::repairs`] before it was read.
+    repairs: u64,
+}
+
 #[derive(Debug, Default)]
 struct CachedInfos {
     by_target: HashMap<Digest, Arc<ImageInfo>>,
     /// Size of the documents of all cached images.
     bytes: u64,
-    damaged: HashMap<Digest, DamagedContent>,
+    /// What is damaged or foreign.
+    unusable: HashMap<Digest, UnusableContent>,
+    /// How often pulls may have replaced what was damaged.
+    repairs: u64,
 }
 
 #[derive(Debug)]
-struct DamagedContent {
-    fault: Error,
+struct UnusableContent {
+    content: RecordContent,
     /// When it is read again.
     again: Instant,
 }
@@ -65,37 +77,33 @@ struct DamagedContent {
 // === impl RecordContent ===
 
 impl RecordContent {
+    /// A document that has its digest was published as it is: another client has stored it, and a pull brings
+    /// the same again.
     fn of_document(error: registry::Error) -> Self {
-        use registry::Error as E;
-        let is_foreign = match &error {
-            E::UnsupportedMediaType { .. }
-            | E::NoMatchingPlatform { .. }
-            | E::TooLarge { .. }
-            | E::NotFound { .. }
-            | E::InvalidReference { .. } => true,
-            E::Protocol { .. }
-            | E::DigestMismatch { .. }
-            | E::SizeMismatch { .. }
-            | E::InvalidConfig { .. }
-            | E::Unauthorized { .. }
-            | E::Denied { .. }
-            | E::Unavailable { .. }
-            | E::RateLimited { .. } => false,
-        };
-        let error = from_registry(error);
-        if is_foreign { Self::Foreign(error) } else { Self::Damaged(error) }
+        Self::Foreign(from_registry(error))
     }
 
-    /// `of_index`: an index names the document, which other clients store without the parts for this platform.
+    /// What a document that cannot be read means. `index` is the one that names it, if there is one: other
+    /// clients store indexes without the images that these name, also for this platform; a pull of ours does
+    /// not, and labels the index with what it has stored of it.
     ///
     /// # Errors
     /// If containerd did not answer.
-    fn of_failure(failure: ReadFailure, of_index: bool) -> Result<Self> {
-        match failure {
-            ReadFailure::Unanswered(error) => Err(error),
-            ReadFailure::TooLarge(error) => Ok(Self::Foreign(error)),
-            ReadFailure::Absent(error) if of_index => Ok(Self::Foreign(error)),
-            ReadFailure::Absent(error) | ReadFailure::Damaged(error) => Ok(Self::Damaged(error)),
+    async fn of_failure(
+        client: &Client,
+        failure: ReadFailure,
+        digest: &Digest,
+        index: Option<&Digest>,
+    ) -> Result<Self> {
+        match (failure, index) {
+            (ReadFailure::Unanswered(error), _) => Err(error),
+            (ReadFailure::TooLarge(error), _) => Ok(Self::Foreign(error)),
+            (ReadFailure::Absent(error), Some(index)) => {
+                let labels = blob::labels_of(client, index).await?.unwrap_or_default();
+                let stored = labels.contains_key(&child_label(digest));
+                Ok(if stored { Self::Damaged(error) } else { Self::Foreign(error) })
+            }
+            (ReadFailure::Absent(error), None) | (ReadFailure::Damaged(error), _) => Ok(Self::Damaged(error)),
         }
     }
 }
@@ -125,16 +133,18 @@ impl CachedInfos {
 
     /// Keeps what reading this target has shown. Returns whether it was not known to be damaged before.
     fn keep(&mut self, target: &Digest, content: &RecordContent) -> bool {
-        match content {
-            RecordContent::Image(info) => self.insert(target, info),
-            RecordContent::Foreign(_) => {}
-            RecordContent::Damaged(fault) => {
-                let damaged = DamagedContent { fault: fault.clone(), again: Instant::now() + DAMAGED_AGE };
-                return self.damaged.insert(target.clone(), damaged).is_none();
+        let before = match content {
+            RecordContent::Image(info) => {
+                self.insert(target, info);
+                self.unusable.remove(target)
             }
-        }
-        self.damaged.remove(target);
-        false
+            RecordContent::Foreign(_) | RecordContent::Damaged(_) => {
+                let again = Instant::now() + UNUSABLE_AGE;
+                self.unusable.insert(target.clone(), UnusableContent { content: content.clone(), again })
+            }
+        };
+        let is_damaged = |content: &RecordContent| matches!(content, RecordContent::Damaged(_));
+        is_damaged(content) && !before.is_some_and(|before| is_damaged(&before.content))
     }
 }
 
@@ -145,18 +155,59 @@ impl InfoCache {
         self.infos.lock()
     }
 
-    /// Evicts all images but these, and forgets what was damaged of others.
+    /// Evicts all images but these, and forgets what was damaged or foreign of others.
     pub(super) fn retain(&self, targets: &BTreeSet<Digest>) {
         let mut infos = self.infos();
         infos.by_target.retain(|target, _| targets.contains(target));
-        infos.damaged.retain(|target, _| targets.contains(target));
+        infos.unusable.retain(|target, _| targets.contains(target));
         infos.bytes = infos.by_target.values().fold(0, |sum, info| sum.saturating_add(info.document_bytes()));
     }
 
-    /// Reads what is damaged again the next time: a pull may have replaced it.
-    pub(super) fn check_damaged_again(&self) {
+    /// Reads what is damaged or foreign again the next time: a pull may have replaced it.
+    pub(super) fn check_all_again(&self) {
         let now = Instant::now();
-        self.infos().damaged.values_mut().for_each(|damaged| damaged.again = now);
+        let mut infos = self.infos();
+        infos.repairs += 1;
+        infos.unusable.values_mut().for_each(|unusable| unusable.again = now);
+    }
+
+    /// Before anything was read.
+    pub(super) fn nothing_known(&self) -> KnownContents {
+        KnownContents { by_target: HashMap::new(), repairs: self.infos().repairs }
+    }
+
+    /// Reads this target once more, damaged or foreign as it may have been a short time ago.
+    ///
+    /// # Errors
+    /// If containerd does not answer.
+    pub(super) async fn check_again(
+        &self,
+        client: &Client,
+        target: &Digest,
+        known: &mut KnownContents,
+    ) -> Result<()> {
+        if let Some(unusable) = self.infos().unusable.get_mut(target) {
+            unusable.again = Instant::now();
+        }
+        known.by_target.remove(target);
+        self.look_known(client, target, known).await.map(drop)
+    }
+
+    /// As [`InfoCache::look`], but what is known already is not read. What was damaged or foreign is read again
+    /// if a pull may have replaced it since.
+    pub(super) async fn look_known(
+        &self,
+        client: &Client,
+        target: &Digest,
+        known: &mut KnownContents,
+    ) -> Result<RecordContent> {
+        let is_repaired = self.infos().repairs != known.repairs;
+        let content = match known.by_target.get(target) {
+            Some(content) if !is_repaired || matches!(content, RecordContent::Image(_)) => content.clone(),
+            Some(_) | None => self.look(client, target).await?,
+        };
+        known.by_target.insert(target.clone(), content.clone());
+        Ok(content)
     }
 
     /// The content of a record: cached, or read from the content store.
@@ -169,9 +220,9 @@ impl InfoCache {
             if let Some(info) = infos.by_target.get(target) {
                 return Ok(RecordContent::Image(Arc::clone(info)));
             }
-            if let Some(damaged) = infos.damaged.get(target).filter(|damaged| Instant::now() < damaged.again)
-            {
-                return Ok(RecordContent::Damaged(damaged.fault.clone()));
+            let unusable = infos.unusable.get(target);
+            if let Some(unusable) = unusable.filter(|unusable| Instant::now() < unusable.again) {
+                return Ok(unusable.content.clone());
             }
         }
         let content = read_content(client, target).await?;
@@ -202,26 +253,31 @@ impl InfoCache {
 
 async fn read_content(client: &Client, target: &Digest) -> Result<RecordContent> {
     let mut digest = target.clone();
+    let mut index = None;
     for _ in 0..MAX_DEPTH {
         let bytes = match blob::read(client, &digest).await {
             Ok(bytes) => bytes,
-            Err(failure) => return RecordContent::of_failure(failure, digest != *target),
+            Err(failure) => {
+                return RecordContent::of_failure(client, failure, &digest, index.as_ref()).await;
+            }
         };
         let manifest = match Manifest::parse(&digest.to_string(), None, &bytes) {
             Ok((_, manifest)) => manifest,
             Err(error) => return Ok(RecordContent::of_document(error)),
         };
         match manifest {
-            Manifest::Index(index) => {
-                match index.select(&digest.to_string(), &Platforms::of_this_machine()) {
-                    Ok(entry) => digest = entry.digest.clone(),
+            Manifest::Index(parsed) => {
+                match parsed.select(&digest.to_string(), &Platforms::of_this_machine()) {
+                    Ok(entry) => index = Some(std::mem::replace(&mut digest, entry.digest.clone())),
                     Err(error) => return Ok(RecordContent::of_document(error)),
                 }
             }
             Manifest::Image(image) => {
                 let config = match blob::read(client, &image.config.digest).await {
                     Ok(config) => config,
-                    Err(failure) => return RecordContent::of_failure(failure, false),
+                    Err(failure) => {
+                        return RecordContent::of_failure(client, failure, &image.config.digest, None).await;
+                    }
                 };
                 let parsed = match ImageConfig::parse(&digest.to_string(), &config) {
                     Ok(parsed) => parsed,

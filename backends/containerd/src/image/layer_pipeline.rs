@@ -224,7 +224,9 @@ impl LayerPipeline {
             .try_for_each_concurrent(at_once, async |(number, notifier)| {
                 let result = match &self.source {
                     LayerSource::Registry(downloads) => self.download(number, downloads).await,
-                    LayerSource::Archive { .. } | LayerSource::Stored => Ok(()),
+                    LayerSource::Archive { .. } => self.repair_known_damage(number).await,
+                    // There is nothing to replace it by, and its snapshot may exist.
+                    LayerSource::Stored => Ok(()),
                 };
                 // Nobody waits for the download if the snapshot exists already.
                 let _ = notifier.send(result.clone().map_err(LayerFailure::Failed));
@@ -255,8 +257,14 @@ impl LayerPipeline {
         if !own {
             add_labels(&self.client, &layer.digest, downloads.labels.clone()).await?;
         }
-        if self.inflight.repairs.has_damaged(std::slice::from_ref(layer)) {
-            self.repair(number, self.inflight.repairs.replaced()).await?;
+        self.repair_known_damage(number).await
+    }
+
+    /// Replaces the layer `number` if it was found to be damaged before, also if nothing has to be unpacked.
+    async fn repair_known_damage(&self, number: usize) -> Result<()> {
+        let repairs = &self.inflight.repairs;
+        if repairs.has_damaged(std::slice::from_ref(&self.plan.layers[number])) {
+            self.repair(number, repairs.replaced()).await?;
         }
         Ok(())
     }
@@ -287,7 +295,7 @@ impl LayerPipeline {
                     return Err(repairs.mark_damaged(digest, fault));
                 }
                 tracing::warn!(%digest, error = fault.report(), "a layer is damaged in containerd's content store: replacing it");
-                let labels = blob::drop_blob(&self.client, self.lease.leases(), digest).await?;
+                let labels = blob::drop_blob(&self.client, &self.lease, digest, Labels::new()).await?;
                 self.fetch(number, labels).await?;
                 repairs.mark_replaced(digest);
                 Ok(true)

@@ -8,6 +8,7 @@ use containerd_client::services::v1 as api;
 use futures::future::BoxFuture;
 use switchyard_core::Result;
 use switchyard_steps::{Step, reach};
+use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use crate::base::random::fill_random;
@@ -63,6 +64,14 @@ impl Leases {
         Ok(lease)
     }
 
+    /// Runs work that is completed although nobody waits for it any more.
+    pub(super) fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.tracker.spawn(work)
+    }
+
     /// Has containerd collect garbage, and waits for it: what no image and no lease refers to is gone
     /// afterwards. containerd does that at the deletion of a lease.
     pub(crate) async fn collect_garbage(&self) -> Result<()> {
@@ -95,6 +104,19 @@ impl Lease {
     /// A client that makes its calls under this lease.
     pub(crate) fn client(&self) -> Result<Client> {
         self.leases.client.leased(self.id.as_deref().unwrap_or_default())
+    }
+
+    /// Protects these blobs, with all that their labels refer to. Blobs that the store does not have are no
+    /// error.
+    pub(crate) async fn protect_content(&self, digests: &[&str]) -> Result<()> {
+        let id = self.id.as_deref().unwrap_or_default();
+        for digest in digests {
+            let resource = api::Resource { id: (*digest).to_owned(), r#type: "content".to_owned() };
+            let request = api::AddResourceRequest { id: id.to_owned(), resource: Some(resource) };
+            let what = format!("add blob {digest} to lease {id}");
+            ignore_not_found(call(&what, QUICK, self.leases.client.leases().add_resource(request)).await)?;
+        }
+        Ok(())
     }
 
     /// Deletes the lease, or puts it on the cleanup queue if that fails. Cancel-safe: the lease is then

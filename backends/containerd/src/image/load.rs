@@ -14,10 +14,12 @@ use switchyard_registry::{Descriptor, Digest, ImageConfig};
 use switchyard_steps::{Step, reach};
 use tokio_util::sync::CancellationToken;
 
+use super::ContainerdImageStore;
 use super::content::{self, Labels};
 use super::index::chain_ids;
 use super::layer_pipeline::{LayerPipeline, LayerSource, UnpackPlan};
-use super::{ContainerdImageStore, name};
+use super::lease::Lease;
+use super::name::Naming;
 use crate::client::Client;
 
 pub(crate) mod archive;
@@ -74,17 +76,18 @@ impl ContainerdImageStore {
             content::write_from_file(&client, &image.file, layer.at, &layer.descriptor, Labels::new())
                 .await?;
         }
-        let manifest = self.write_documents(&client, &image.config, &plan).await?;
+        let manifest = self.write_documents((&client, &lease), &image.config, &plan).await?;
         let offsets = image.layers.iter().map(|layer| layer.at).collect();
         let source = LayerSource::Archive { file: Arc::clone(&image.file), offsets };
         let layers = LayerPipeline::new(plan, self.pulls.inflight_layers(), lease, source)?;
         layers.download_and_unpack().await?;
-        self.infos.check_damaged_again();
+        self.infos.check_all_again();
         // If another owner has loaded the same image before, the two share the record.
         // Before it is named: as soon as it has a name, others may remove it.
         let info = self.infos.load(&client, &manifest.digest).await?;
-        let names = [format!("{LOADED_NAME_PREFIX}@{}", manifest.digest)];
-        name::assign(&client, &self.record_lock, &names, &manifest, (owner, Right::Private)).await?;
+        let names = vec![format!("{LOADED_NAME_PREFIX}@{}", manifest.digest)];
+        let naming = Naming { client, names, target: manifest, owner, right: Right::Private };
+        naming.assign(&self.record_lock, &self.leases, Arc::clone(&layers)).await?;
         layers.release().await;
         reach(Step::PullReleased);
         Ok(info.id.clone())
@@ -94,12 +97,11 @@ impl ContainerdImageStore {
     /// follows references between them.
     async fn write_documents(
         &self,
-        client: &Client,
+        to: (&Client, &Lease),
         config: &Bytes,
         plan: &UnpackPlan,
     ) -> Result<Descriptor> {
         let repairs = self.pulls.inflight_layers().repairs();
-        let to = (client, &self.leases);
         let blob = descriptor(CONFIG, config);
         let mut labels = Labels::new();
         if let Some(top) = chain_ids(&plan.diff_ids).pop() {

@@ -1,18 +1,15 @@
 //! Lost layers: those that were not synced before a power cut. They are removed with all snapshots on top of
 //! them, when the daemon starts and, if that failed, when an image needs them; until then nothing uses them.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use containerd_client::services::v1::snapshots as snap;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use switchyard_core::{Error, Result};
 use switchyard_steps::{Step, reach};
 
 use super::layer_sync::{LayerSync, UNSYNCED};
-use super::reader::view_prefix;
-use super::snapshots::{self, SnapshotInfo};
-use super::unpack::extract_prefix;
-use crate::client::{QUICK, call, ignore_not_found};
+use super::snapshots::{self, SnapshotInfo, is_stale};
 
 /// How many snapshots of an image are looked up at the same time.
 const LOOK_UPS: usize = 8;
@@ -75,22 +72,33 @@ impl LayerSync {
         )))
     }
 
-    /// Removes the lost layers of a snapshotter that has these snapshots, and syncs those that a predecessor
-    /// has unpacked in this boot. `ended` are the ids of our tasks that exited with an earlier boot, now and
-    /// for later removals: their snapshots are removed too. A layer with any other active snapshot on top is
-    /// kept: the snapshot may be in use by another client of this containerd, which may run before this daemon
-    /// does. What is kept is logged. `removed` is called after each removal.
-    pub(crate) async fn recover_layers(
+    /// Sets the ids of our tasks that exited with an earlier boot: their snapshots are removed with the lost
+    /// layers that they are on. To be called before any layer is removed.
+    pub(crate) async fn set_ended(&self, ended: &HashSet<String>) {
+        self.ended.lock().await.clone_from(ended);
+    }
+
+    /// Removes the lost layers of a snapshotter, and syncs those that a predecessor has unpacked in this boot. A
+    /// layer is kept if an active snapshot is on top of it that is not of a task which has ended
+    /// ([`LayerSync::set_ended`]): the snapshot may be in use by another client of this containerd, which may
+    /// run before this daemon does. What is kept is logged. `removed` is called after each removal.
+    ///
+    /// `list` makes the list of all snapshots, while nobody else removes layers: a pull gives a layer that it
+    /// unpacks again the same name, which a list from before would have removed. Returns the list.
+    ///
+    /// # Errors
+    /// That of `list`.
+    pub(crate) async fn recover_layers<L: Borrow<BTreeMap<String, SnapshotInfo>>>(
         &self,
         snapshotter: &str,
-        layers: &BTreeMap<String, SnapshotInfo>,
-        ended: &HashSet<String>,
+        list: impl Future<Output = Result<L>>,
         removed: &(dyn Fn() + Sync),
-    ) {
-        let mut known = self.ended.lock().await;
-        known.clone_from(ended);
+    ) -> Result<L> {
+        let ended = self.ended.lock().await;
+        let listed = list.await?;
+        let layers = listed.borrow();
         self.spawn_sync(snapshotter, find_unsynced(layers, &self.boot), None);
-        for (layer, why) in self.remove_lost(snapshotter, layers, &known, removed).await {
+        for (layer, why) in self.remove_lost(snapshotter, layers, &ended, removed).await {
             tracing::warn!(
                 snapshotter,
                 layer,
@@ -98,6 +106,7 @@ impl LayerSync {
                 "a layer may lack files since a power cut and cannot be removed: no new task uses it"
             );
         }
+        Ok(listed)
     }
 
     /// Removes the lost layers among these snapshots. Returns those that are kept, with the reason. One call at
@@ -109,9 +118,7 @@ impl LayerSync {
         ended: &HashSet<String>,
         removed: &(dyn Fn() + Sync),
     ) -> BTreeMap<String, String> {
-        let cut_off = [extract_prefix(&self.client), view_prefix(&self.client)];
-        let ended =
-            |key: &str| ended.contains(key) || cut_off.iter().any(|prefix| key.starts_with(prefix.as_str()));
+        let ended = |key: &str| ended.contains(key) || is_stale(&self.client, key);
         let LostLayers { removable, in_use } = find_lost_layers(layers, &self.boot, ended);
         let in_use = in_use.into_iter().map(|layer| (layer, "a snapshot on it may be in use".to_owned()));
         let mut kept: BTreeMap<String, String> = in_use.collect();
@@ -121,11 +128,7 @@ impl LayerSync {
                 key,
                 "removing a snapshot whose files may not have been synced before a power cut"
             );
-            let what = format!("remove snapshot {key}");
-            let request =
-                snap::RemoveSnapshotRequest { snapshotter: snapshotter.to_owned(), key: key.clone() };
-            let result = call(&what, QUICK, self.client.snapshots().remove(request)).await;
-            match ignore_not_found(result) {
+            match snapshots::remove(&self.client, snapshotter, &key).await {
                 Ok(()) => removed(),
                 Err(error) => drop(kept.insert(key, error.report())),
             }
@@ -184,7 +187,84 @@ fn find_unsynced(layers: &BTreeMap<String, SnapshotInfo>, boot: &str) -> Vec<Str
 
 #[cfg(test)]
 mod tests {
+    use tonic::Status;
+
+    use super::super::snapshots::{new_key, remove_all, stale_keys};
+    use super::super::test_store::{BOOT, store_over};
     use super::*;
+    use crate::client::model::ModelContainerd;
+
+    fn unsynced_in(boot: &str) -> HashMap<String, String> {
+        HashMap::from([(UNSYNCED.to_owned(), boot.to_owned())])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn list_is_made_while_nobody_else_removes_layers() {
+        let model = ModelContainerd::default();
+        model.store().add_snapshot("overlayfs", "layer", "", unsynced_in("before"));
+        let store = std::sync::Arc::new(store_over(&model));
+        // A pull removes the lost layer, and unpacks it again under the same name.
+        let held = model.hold_answer("Snapshots/Remove");
+        let pull = std::sync::Arc::clone(&store);
+        let pull = tokio::spawn(async move {
+            let chain = ["layer".to_owned()];
+            pull.layer_sync.clear_chain("overlayfs", &chain).await
+        });
+        held.arrived(1).await;
+        let list = snapshots::list(&store.client, "overlayfs");
+        let unpacked = async {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            assert_eq!(model.calls("Snapshots/List").len(), 1, "that of the pull");
+            model.store().add_snapshot("overlayfs", "layer", "", unsynced_in(BOOT));
+            drop(held);
+        };
+        let cleanup = store.layer_sync.recover_layers("overlayfs", list, &|| ());
+        let (listed, ()) = tokio::join!(cleanup, unpacked);
+        assert_eq!(listed.unwrap()["layer"].unsynced.as_deref(), Some(BOOT));
+        pull.await.unwrap().unwrap();
+        assert_eq!(model.calls("Snapshots/Remove").len(), 1);
+        assert!(model.store().snapshots.contains_key(&("overlayfs".to_owned(), "layer".to_owned())));
+    }
+
+    #[tokio::test]
+    async fn lost_layer_under_what_ended_or_was_left_is_removed_and_under_what_runs_it_is_kept() {
+        let model = ModelContainerd::default();
+        let store = store_over(&model);
+        let ended = "ended".to_owned();
+        let own = new_key(&store.client, &crate::image::reader::view_prefix(&store.client));
+        let left = new_key(&model.client(), &crate::image::reader::view_prefix(&store.client));
+        for (key, is_removed) in [(ended.clone(), true), (left, true), (own, false), ("other".into(), false)]
+        {
+            model.store().snapshots.clear();
+            model.store().add_snapshot("overlayfs", "layer", "", unsynced_in("before"));
+            model.store().add_active("overlayfs", &key, "layer");
+            store.layer_sync.set_ended(&HashSet::from([ended.clone()])).await;
+            let cleared = store.layer_sync.clear_chain("overlayfs", &["layer".to_owned()]).await;
+            assert_eq!(cleared.is_ok(), is_removed, "{key}");
+            assert_eq!(model.store().snapshots.is_empty(), is_removed, "{key}");
+        }
+    }
+
+    #[tokio::test]
+    async fn stale_snapshot_that_cannot_be_removed_keeps_no_other() {
+        let model = ModelContainerd::default();
+        let store = store_over(&model);
+        let prefix = crate::image::unpack::extract_prefix(&store.client);
+        for name in ["a", "b", "c"] {
+            model.store().add_active("overlayfs", &format!("{prefix}{name}"), "");
+        }
+        model.refuse(&format!("Snapshots/Remove {prefix}a"), Some(Status::unknown("input/output error")));
+        let listed = snapshots::list(&store.client, "overlayfs").await.unwrap();
+        let stale = stale_keys(&store.client, &listed);
+        assert_eq!(stale.len(), 3);
+        let error = remove_all(&store.client, "overlayfs", &stale, &|| ()).await.unwrap_err();
+        assert!(error.report().contains("input/output error"), "{}", error.report());
+        let left: Vec<_> = model.store().snapshots.keys().map(|(_, key)| key.clone()).collect();
+        assert_eq!(left, [format!("{prefix}a")]);
+        model.refuse(&format!("Snapshots/Remove {prefix}a"), None);
+        remove_all(&store.client, "overlayfs", &stale, &|| ()).await.unwrap();
+        assert!(model.store().snapshots.is_empty());
+    }
 
     /// Snapshots by name, parent and boot; those with a `:` in the name are committed.
     fn layers(list: &[(&str, &str, Option<&str>)]) -> BTreeMap<String, SnapshotInfo> {

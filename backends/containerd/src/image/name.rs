@@ -4,28 +4,49 @@ use containerd_client::services::v1 as api;
 use containerd_client::types;
 use switchyard_core::id::Owner;
 use switchyard_core::image::Right;
-use switchyard_core::{ErrorKind, Result};
+use switchyard_core::{Error, ErrorKind, Result, trace};
 use switchyard_registry::{Descriptor, Digest};
 use switchyard_steps::{Step, reach};
 
 use super::holders;
+use super::lease::Leases;
 use super::record_lock::RecordLock;
 use crate::client::{Client, QUICK, call};
 
-/// Gives these names to an image, with `owner` as a holder by `right`: all of them under one lock, so that a
-/// removal sees either none or all. Idempotent.
-pub(super) async fn assign(
-    client: &Client,
-    lock: &RecordLock,
-    names: &[String],
-    target: &Descriptor,
-    holder: (Owner, Right),
-) -> Result<()> {
-    let _lock = lock.change(&format!("name image {}", names.first().map_or("", String::as_str))).await?;
-    for name in names {
-        assign_one(client, name, target, holder).await?;
+/// Names for content, with `owner` as a holder by `right`.
+pub(super) struct Naming {
+    pub(super) client: Client,
+    pub(super) names: Vec<String>,
+    pub(super) target: Descriptor,
+    pub(super) owner: Owner,
+    pub(super) right: Right,
+}
+
+impl Naming {
+    /// Gives the names: all of them under one lock, so that a removal sees either none or all. Idempotent.
+    /// Cancel-safe: once the lock is held, the work is completed in a Tokio task. A call that is given up may
+    /// take effect after the lock was given back, when a removal has decided without that name. `protected` is
+    /// dropped when the work has ended: it keeps the content until its names do.
+    pub(super) async fn assign(
+        self,
+        lock: &RecordLock,
+        leases: &Leases,
+        protected: impl Send + 'static,
+    ) -> Result<()> {
+        let first = self.names.first().map_or("", String::as_str);
+        let lock = lock.change(&format!("name image {first}")).await?;
+        let work = async move {
+            let _until_it_ends = (lock, protected);
+            for name in &self.names {
+                assign_one(&self.client, name, &self.target, (self.owner, self.right)).await?;
+            }
+            Ok(())
+        };
+        let named = leases.spawn(trace::inherit(work)).await;
+        named.unwrap_or_else(|fault| {
+            Err(Error::internal("the naming of an image panicked").with_source(fault))
+        })
     }
-    Ok(())
 }
 
 /// Creates or updates the image record `name`. A record that exists is moved to this content. An owner that

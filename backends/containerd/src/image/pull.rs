@@ -15,11 +15,11 @@ use switchyard_steps::{Step, reach};
 
 use super::content::Labels;
 use super::content_disk::ContentDisk;
-use super::index::chain_ids;
+use super::index::{chain_ids, child_label};
 use super::infos::InfoCache;
 use super::layer_pipeline::{Downloads, InflightLayers, LayerPipeline, LayerSource, Source, UnpackPlan};
-use super::lease::Leases;
-use super::name;
+use super::lease::{Lease, Leases};
+use super::name::Naming;
 use super::progress::{Progress, RunningPulls};
 use super::record_lock::RecordLock;
 use super::shared_types::from_registry;
@@ -146,7 +146,7 @@ impl PullJob {
         let fetched = async { pull.config(&image.manifest).await.map_err(from_registry) };
         let (config, config_bytes) = step("fetch_image_config", fetched).await?;
         check_platform(&config.platform)?;
-        self.write_documents(&client, &image, config_bytes, &config.rootfs.diff_ids).await?;
+        self.write_documents((&client, &lease), &image, config_bytes, &config.rootfs.diff_ids).await?;
 
         let plan = UnpackPlan {
             snapshotter: self.snapshotter.clone(),
@@ -163,10 +163,10 @@ impl PullJob {
             LayerPipeline::new(plan, &self.inflight_layers, lease, LayerSource::Registry(downloads))?;
         step("pull_layers", layers.download_and_unpack()).await?;
 
-        self.infos.check_damaged_again();
+        self.infos.check_all_again();
         // Before it is named: as soon as it has a name, others may remove it.
         let info = self.infos.load(&client, &target.digest).await?;
-        self.name_image(&client, &target).await?;
+        self.name_image(&client, &target, Arc::clone(&layers)).await?;
         // From now on the image records protect everything from garbage collection.
         layers.release().await;
         reach(Step::PullReleased);
@@ -194,7 +194,7 @@ impl PullJob {
     /// exist yet.
     async fn write_documents(
         &self,
-        client: &Client,
+        to: (&Client, &Lease),
         image: &registry::Image,
         config: bytes::Bytes,
         diff_ids: &[Digest],
@@ -205,7 +205,6 @@ impl PullJob {
             labels.insert(format!("containerd.io/gc.ref.snapshot.{}", self.snapshotter), top);
         }
         let repairs = self.inflight_layers.repairs();
-        let to = (client, &self.leases);
         repairs.store_document(to, "config", &image.manifest.config, config, labels).await?;
         reach(Step::ConfigWritten);
 
@@ -223,10 +222,7 @@ impl PullJob {
         let mut child = &image.descriptor;
         for index in image.indexes.iter().rev() {
             let mut labels = Labels::from([source.clone()]);
-            // Another client may have labelled this index with a child for another platform. So the key of
-            // the label is different for each child.
-            let key = child.digest.hex().chars().take(12).collect::<String>();
-            labels.insert(format!("containerd.io/gc.ref.content.m.{key}"), child.digest.to_string());
+            labels.insert(child_label(&child.digest), child.digest.to_string());
             repairs.store_document(to, "index", &index.descriptor, index.bytes.clone(), labels).await?;
             reach(Step::IndexWritten);
             child = &index.descriptor;
@@ -235,15 +231,27 @@ impl PullJob {
     }
 
     /// Creates the image records: one for the name that was asked for, and one by digest, which stays valid
-    /// when the tag moves.
-    async fn name_image(&self, client: &Client, target: &Descriptor) -> Result<()> {
+    /// when the tag moves. `layers` protect the image until then.
+    async fn name_image(
+        &self,
+        client: &Client,
+        target: &Descriptor,
+        layers: Arc<LayerPipeline>,
+    ) -> Result<()> {
         let by_digest = self.reference.repo_digest(&target.digest);
         let asked = self.reference.repo_tag().unwrap_or_else(|| by_digest.clone());
         let mut names = vec![by_digest];
         if self.reference.digest().is_none() && !names.contains(&asked) {
             names.push(asked);
         }
-        name::assign(client, &self.record_lock, &names, target, (self.owner, self.right)).await
+        let naming = Naming {
+            client: client.clone(),
+            names,
+            target: target.clone(),
+            owner: self.owner,
+            right: self.right,
+        };
+        naming.assign(&self.record_lock, &self.leases, layers).await
     }
 }
 

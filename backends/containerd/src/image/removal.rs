@@ -12,6 +12,7 @@ use switchyard_registry::Digest;
 use switchyard_steps::{Step, reach};
 
 use super::index::{self, ImageRecord, ImageRecords};
+use super::infos::KnownContents;
 use super::record_lock::ChangeGuard;
 use super::{ContainerdImageStore, holders};
 use crate::client::{COLLECTION, Client, QUICK, call, ignore_not_found};
@@ -67,9 +68,14 @@ fn plan<'r>(
 
 impl ContainerdImageStore {
     /// Carries out [`ImageStore::remove`](switchyard_core::image::ImageStore::remove).
+    ///
+    /// The content is read before the lock is taken, as a disk that fails may take its time; under the lock only
+    /// containerd's database is used, unless records came or a pull ended in between. Damage, for which names of
+    /// other owners are deleted, is read anew.
     pub(super) async fn remove_image(&self, reference: &str, owner: Owner, in_use: &InUse<'_>) -> Result<()> {
+        let mut known = self.read_contents(reference).await?;
         let lock = self.record_lock.change(&format!("remove image {reference}")).await?;
-        let records = self.records().await?;
+        let records = self.records_with(&mut known).await?;
         let ImageRemoval { released, deleted } = plan(&records, reference, owner, in_use)?;
         // What is cached of this image may depend on the access right that is removed here.
         let _guard = self.runnable_cache.invalidate_around();
@@ -84,6 +90,18 @@ impl ContainerdImageStore {
         }
         self.usage.invalidate();
         Ok(())
+    }
+
+    /// The content of all records. That of this reference is read again if it was found to be damaged before.
+    async fn read_contents(&self, reference: &str) -> Result<KnownContents> {
+        let mut known = self.infos.nothing_known();
+        let ImageRecords { usable, damaged } = self.records_with(&mut known).await?;
+        if index::find(&usable, reference)?.is_none()
+            && let Some(found) = index::find_damaged(&damaged, reference)
+        {
+            self.infos.check_again(&self.client, &found.target, &mut known).await?;
+        }
+        Ok(known)
     }
 
     /// Deletes the last record of a removal, and waits for containerd's garbage collection, so that the space

@@ -18,7 +18,7 @@ use super::reader::view_prefix;
 use super::unpack::extract_prefix;
 use crate::base::error::timed_out;
 use crate::base::random::fill_random;
-use crate::client::{Client, QUICK, call};
+use crate::client::{Client, QUICK, call, ignore_not_found};
 
 /// How long a snapshotter may take for a list of its snapshots or for their sizes, where others wait for it.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -78,6 +78,39 @@ pub(crate) fn is_stale(client: &Client, key: &str) -> bool {
             of_run.is_none()
         })
     })
+}
+
+/// The keys of the views and the unfinished unpackings of predecessors among these snapshots.
+pub(crate) fn stale_keys<'s>(client: &Client, snapshots: &'s BTreeMap<String, SnapshotInfo>) -> Vec<&'s str> {
+    snapshots.keys().map(String::as_str).filter(|key| is_stale(client, key)).collect()
+}
+
+/// Removes these snapshots of a snapshotter. One that cannot be removed does not keep the others: its error
+/// is returned at the end. `removed` is called after each removal.
+///
+/// # Errors
+/// The first of those of the removals.
+pub(crate) async fn remove_all(
+    client: &Client,
+    snapshotter: &str,
+    keys: &[&str],
+    removed: &(dyn Fn() + Sync),
+) -> Result<()> {
+    let mut kept = Ok(());
+    for key in keys {
+        match remove(client, snapshotter, key).await {
+            Ok(()) => removed(),
+            Err(error) => kept = kept.and(Err(error)),
+        }
+    }
+    kept
+}
+
+/// Removes a snapshot. Idempotent.
+pub(super) async fn remove(client: &Client, snapshotter: &str, key: &str) -> Result<()> {
+    let request = snap::RemoveSnapshotRequest { snapshotter: snapshotter.to_owned(), key: key.to_owned() };
+    let what = format!("remove snapshot {key}");
+    ignore_not_found(call(&what, QUICK, client.snapshots().remove(request)).await)
 }
 
 /// The snapshotters that did not answer when they were last asked.
@@ -141,6 +174,11 @@ impl AwaySnapshotters {
     /// Whether a snapshotter did not answer a short time ago.
     pub(super) fn is_away(&self, snapshotter: &str) -> bool {
         self.by_name.lock().get(snapshotter).is_some_and(|away| Instant::now() < away.again)
+    }
+
+    /// Forgets a snapshotter that nothing needs any more.
+    pub(crate) fn forget(&self, snapshotter: &str) {
+        self.by_name.lock().remove(snapshotter);
     }
 
     /// Forgets all snapshotters but these.

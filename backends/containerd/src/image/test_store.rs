@@ -12,7 +12,8 @@ use tokio_util::task::TaskTracker;
 
 use super::layer_sync::LayerSync;
 use super::lease::Leases;
-use super::{ContainerdImageStore, ImagePolicy, Snapshotters, name};
+use super::name::Naming;
+use super::{ContainerdImageStore, ImagePolicy, Snapshotters};
 use crate::cleanup::CleanupQueue;
 use crate::client::features::ContainerdFeatures;
 use crate::client::model::ModelContainerd;
@@ -75,6 +76,10 @@ pub(super) fn add_image(model: &ModelContainerd, layers: &[&str]) -> StoredImage
     .to_string();
     let size = u64::try_from(manifest.len()).unwrap();
     let manifest = Descriptor::new(MANIFEST, store.add_blob(manifest), size);
+    let references = std::iter::once(&config).chain(&layers).enumerate();
+    let references = references
+        .map(|(number, digest)| (format!("containerd.io/gc.ref.content.{number}"), digest.to_string()));
+    store.blobs.insert(manifest.digest.to_string(), references.collect());
     StoredImage { id: ImageId::new(config.to_string()), manifest, config, layers }
 }
 
@@ -86,5 +91,8 @@ pub(super) async fn assign(
     holder: (Owner, Right),
 ) {
     let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-    name::assign(&store.client, &store.record_lock, &names, &image.manifest, holder).await.unwrap();
+    let (owner, right) = holder;
+    let lease = store.leases.create("test").await.unwrap();
+    let naming = Naming { client: store.client.clone(), names, target: image.manifest.clone(), owner, right };
+    naming.assign(&store.record_lock, &store.leases, lease).await.unwrap();
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::content::next_message;
 use super::content_disk;
 use super::shared_types::{Snapshotters, USAGE_AGE};
-use super::snapshots::AwaySnapshotters;
+use super::snapshots::{self, AwaySnapshotters};
 use crate::base::error::is_unanswered;
 use crate::client::{Client, QUICK, call};
 
@@ -52,8 +52,7 @@ impl UsageCache {
             if away.is_away(snapshotter) {
                 return Ok((snapshotter, None));
             }
-            let measured = away.ask(client, snapshotter, snapshots(client, snapshotter)).await?;
-            Ok::<_, Error>((snapshotter, measured.ok()))
+            Ok::<_, Error>((snapshotter, snapshots(client, snapshotter, away).await?))
         });
         let mut usage = Vec::new();
         for (snapshotter, measured) in try_join_all(measured).await? {
@@ -108,36 +107,48 @@ async fn content_bytes(client: &Client) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Bytes and inodes of all committed snapshots, which are those of images.
-async fn snapshots(client: &Client, snapshotter: &str) -> Result<(u64, u64)> {
-    let what = format!("list snapshots of {snapshotter}");
-    let request = snap::ListSnapshotsRequest { snapshotter: snapshotter.to_owned(), filters: Vec::new() };
-    let mut stream = call(&what, QUICK, client.snapshots().list(request)).await?;
-    let mut names = Vec::new();
-    while let Some(message) = next_message(&what, &mut stream).await? {
-        names.extend(
-            message
-                .info
-                .into_iter()
-                .filter(|info| info.kind() == snap::Kind::Committed)
-                .map(|info| info.name),
-        );
-    }
+/// Bytes and inodes of all committed snapshots, which are those of images; `None` if the snapshotter does not
+/// answer. Each question has a limit of its own: there may be many snapshots.
+///
+/// # Errors
+/// If containerd itself does not answer.
+async fn snapshots(
+    client: &Client,
+    snapshotter: &str,
+    away: &AwaySnapshotters,
+) -> Result<Option<(u64, u64)>> {
+    let Ok(listed) = away.ask(client, snapshotter, snapshots::list(client, snapshotter)).await? else {
+        return Ok(None);
+    };
     let mut bytes: u64 = 0;
     let mut inodes: u64 = 0;
-    for name in names {
-        let request = snap::UsageRequest { snapshotter: snapshotter.to_owned(), key: name.clone() };
-        match call(&format!("measure snapshot {name}"), QUICK, client.snapshots().usage(request)).await {
-            Ok(usage) => {
-                bytes = bytes.saturating_add(u64::try_from(usage.size).unwrap_or(0));
-                inodes = inodes.saturating_add(u64::try_from(usage.inodes).unwrap_or(0));
+    for (name, _) in listed.iter().filter(|(_, info)| info.committed) {
+        match away.ask(client, snapshotter, snapshot(client, snapshotter, name)).await? {
+            Ok((size, files)) => {
+                bytes = bytes.saturating_add(size);
+                inodes = inodes.saturating_add(files);
             }
-            Err(error) if is_unanswered(&error) => return Err(error),
-            // Removed since it was listed, or damaged: that says nothing about the others.
-            Err(error) => tracing::debug!(name, error = error.report(), "a snapshot cannot be measured"),
+            Err(_) => return Ok(None),
         }
     }
-    Ok((bytes, inodes))
+    Ok(Some((bytes, inodes)))
+}
+
+/// Bytes and inodes of a snapshot. None of one that was removed since it was listed, or is damaged: that says
+/// nothing about the others.
+///
+/// # Errors
+/// If the snapshotter does not answer.
+async fn snapshot(client: &Client, snapshotter: &str, name: &str) -> Result<(u64, u64)> {
+    let request = snap::UsageRequest { snapshotter: snapshotter.to_owned(), key: name.to_owned() };
+    match call(&format!("measure snapshot {name}"), QUICK, client.snapshots().usage(request)).await {
+        Ok(usage) => Ok((u64::try_from(usage.size).unwrap_or(0), u64::try_from(usage.inodes).unwrap_or(0))),
+        Err(error) if is_unanswered(&error) => Err(error),
+        Err(error) => {
+            tracing::debug!(name, error = error.report(), "a snapshot cannot be measured");
+            Ok((0, 0))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! Garbage that predecessors left and that no container object refers to: leases, views of images, downloads,
 //! directories and open logs.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
 use containerd_client::services::v1 as api;
-use containerd_client::services::v1::snapshots as snap;
 use switchyard_core::backend::RecoveryResult;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::{Error, Result};
@@ -18,8 +17,7 @@ use crate::base::fs::{blocking, remove_tree};
 use crate::base::mount::unmount_all;
 use crate::client::{QUICK, call, ignore_not_found};
 use crate::image::lease::{self, LeaseCleanup};
-use crate::image::reader::view_prefix;
-use crate::image::unpack::extract_prefix;
+use crate::image::snapshots::remove_all;
 use crate::recover::Recovery;
 use crate::task::end_log;
 use crate::task::storage::stage::clear_stage;
@@ -30,8 +28,8 @@ use crate::task::storage::stage::clear_stage;
 pub(super) struct StartupGarbage {
     /// Mount points of views of images.
     views: Vec<PathBuf>,
-    /// Snapshots of views, and active snapshots of unpackings that were cut off: (snapshotter, key).
-    snapshots: Vec<(String, String)>,
+    /// The keys of views, and of active snapshots of unpackings that were cut off, by snapshotter.
+    snapshots: BTreeMap<String, Vec<String>>,
     sandboxes: Vec<SandboxId>,
     tasks: Vec<TaskId>,
     /// Directories of volumes that were being filled or removed.
@@ -67,7 +65,7 @@ impl Recovery {
         };
         StartupGarbage {
             views,
-            snapshots: snapshots.with_prefix(&[view_prefix(&self.client), extract_prefix(&self.client)]),
+            snapshots: snapshots.stale(&self.client),
             sandboxes: sandboxes
                 .into_iter()
                 .filter(|(name, _)| !all.contains(name))
@@ -130,20 +128,24 @@ impl Recovery {
 
     /// Unmounts and removes views of images, and removes their snapshots and those of unpackings that were
     /// cut off.
-    async fn remove_stale_views(&self, views: Vec<PathBuf>, snapshots: Vec<(String, String)>) -> Result<()> {
+    async fn remove_stale_views(
+        &self,
+        views: Vec<PathBuf>,
+        snapshots: BTreeMap<String, Vec<String>>,
+    ) -> Result<()> {
         for path in views {
             let target = path.clone();
             blocking(move || unmount_all(&target)).await?;
             remove_tree(&path).await?;
             self.report_cleaned("view");
         }
-        for (snapshotter, key) in snapshots {
-            let what = format!("remove snapshot {key}");
-            let request = snap::RemoveSnapshotRequest { snapshotter, key };
-            ignore_not_found(call(&what, QUICK, self.client.snapshots().remove(request)).await)?;
-            self.report_cleaned("snapshot");
+        let mut kept = Ok(());
+        for (snapshotter, keys) in &snapshots {
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            let removed = || self.report_cleaned("snapshot");
+            kept = kept.and(remove_all(&self.client, snapshotter, &keys, &removed).await);
         }
-        Ok(())
+        kept
     }
 
     /// Aborts the unfinished downloads of predecessors. In an external containerd, which others download into

@@ -8,8 +8,8 @@ use futures::future::try_join_all;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::{Error, Result};
 
-use crate::client::{QUICK, call};
-use crate::image::snapshots::{self, SnapshotInfo};
+use crate::client::{Client, QUICK, call};
+use crate::image::snapshots::{self, SnapshotInfo, stale_keys};
 use crate::record::{INSTANCE, KIND, OWNER};
 use crate::recover::Recovery;
 
@@ -40,14 +40,10 @@ impl Snapshots {
         }
     }
 
-    /// Snapshots whose key begins with one of these prefixes: (snapshotter, key).
-    pub(super) fn with_prefix(&self, prefixes: &[String]) -> Vec<(String, String)> {
-        let begins = |key: &&String| prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()));
-        self.listed()
-            .flat_map(|(snapshotter, layers)| {
-                layers.keys().filter(begins).map(|key| (snapshotter.to_owned(), key.clone()))
-            })
-            .collect()
+    /// The keys of the views and the unfinished unpackings that predecessors left, by snapshotter.
+    pub(super) fn stale(&self, client: &Client) -> BTreeMap<String, Vec<String>> {
+        let keys = |layers| stale_keys(client, layers).into_iter().map(str::to_owned).collect();
+        self.listed().map(|(snapshotter, layers)| (snapshotter.to_owned(), keys(layers))).collect()
     }
 
     /// The snapshotters that could not be listed.

@@ -2,28 +2,38 @@
 //! left in a snapshotter that did not answer at the start.
 
 use std::collections::HashSet;
+use std::future::ready;
 use std::sync::{Arc, Weak};
 
-use containerd_client::services::v1::snapshots as snap;
 use futures::future::BoxFuture;
 use switchyard_core::Result;
 
 use super::inventory::Snapshots;
 use crate::cleanup::{Cleanup, upgrade};
-use crate::client::{QUICK, call, ignore_not_found};
-use crate::image::snapshots::{self, is_stale};
+use crate::image::snapshots::{self, remove_all, stale_keys};
 use crate::recover::Recovery;
 
 impl Recovery {
     /// Removes layers that were not synced before an earlier boot ended, together with the snapshots on top
     /// of them. An image that misses them is unpacked again at its next use. `earlier` are the ids of our
-    /// tasks that exited with an earlier boot.
+    /// tasks that exited with an earlier boot, also for later removals.
     pub(super) async fn remove_lost_layers(&self, snapshots: &Snapshots, earlier: &HashSet<String>) {
         let layer_sync = self.storage.images.layer_sync();
+        layer_sync.set_ended(earlier).await;
         for (snapshotter, layers) in snapshots.listed() {
             let removed = || self.report_cleaned("layer");
-            layer_sync.recover_layers(snapshotter, layers, earlier, &removed).await;
+            // Requests are not served yet, so nothing has been unpacked since the list was made.
+            let listed = layer_sync.recover_layers(snapshotter, ready(Ok(layers)), &removed).await;
+            if let Err(error) = listed {
+                tracing::warn!(snapshotter, error = error.report(), "cannot remove lost layers");
+            }
         }
+    }
+
+    /// Whether tasks are to be created in a snapshotter, or exist in it.
+    fn needs_snapshotter(&self, snapshotter: &str) -> bool {
+        self.storage.images.policy().snapshotters.all().contains(snapshotter)
+            || self.tasks.table.lock().values().any(|entry| entry.snapshotter == snapshotter)
     }
 }
 
@@ -32,17 +42,11 @@ impl Recovery {
 pub(super) struct SnapshotterCleanup {
     recovery: Weak<Recovery>,
     snapshotter: String,
-    /// The ids of our tasks that exited with an earlier boot.
-    earlier: HashSet<String>,
 }
 
 impl SnapshotterCleanup {
-    pub(super) fn new(recovery: &Arc<Recovery>, snapshotter: &str, earlier: &HashSet<String>) -> Self {
-        Self {
-            recovery: Arc::downgrade(recovery),
-            snapshotter: snapshotter.to_owned(),
-            earlier: earlier.clone(),
-        }
+    pub(super) fn new(recovery: &Arc<Recovery>, snapshotter: &str) -> Self {
+        Self { recovery: Arc::downgrade(recovery), snapshotter: snapshotter.to_owned() }
     }
 }
 
@@ -54,22 +58,22 @@ impl Cleanup for SnapshotterCleanup {
     fn run(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             let recovery = upgrade(&self.recovery)?;
-            let Self { recovery: _, snapshotter, earlier } = self;
+            let snapshotter = self.snapshotter.as_str();
             let client = &recovery.client;
             let images = &recovery.storage.images;
-            let list = snapshots::list(client, snapshotter);
-            let layers = images.snapshotters().ask(client, snapshotter, list).await??;
-            let removed = || recovery.report_cleaned("layer");
-            images.layer_sync().recover_layers(snapshotter, &layers, earlier, &removed).await;
-            // Requests have been served since: this daemon may have views and unpackings of its own there.
-            for key in layers.keys().filter(|key| is_stale(client, key)) {
-                let what = format!("remove snapshot {key}");
-                let request =
-                    snap::RemoveSnapshotRequest { snapshotter: snapshotter.clone(), key: key.clone() };
-                ignore_not_found(call(&what, QUICK, client.snapshots().remove(request)).await)?;
-                recovery.report_cleaned("snapshot");
+            if !recovery.needs_snapshotter(snapshotter) {
+                // It may never answer again. If it is configured again, the next start clears it.
+                tracing::info!(snapshotter, "nothing uses a snapshotter that does not answer: forgetting it");
+                images.snapshotters().forget(snapshotter);
+                return Ok(());
             }
-            Ok(())
+            let list = snapshots::list(client, snapshotter);
+            let list = async { images.snapshotters().ask(client, snapshotter, list).await? };
+            let removed = || recovery.report_cleaned("layer");
+            let layers = images.layer_sync().recover_layers(snapshotter, list, &removed).await?;
+            // Requests have been served since: this daemon may have views and unpackings of its own there.
+            let stale = stale_keys(client, &layers);
+            remove_all(client, snapshotter, &stale, &|| recovery.report_cleaned("snapshot")).await
         })
     }
 }

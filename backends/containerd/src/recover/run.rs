@@ -87,7 +87,7 @@ impl Recovery {
         // snapshot.
         self.remove_lost_layers(&snapshots, &plan.from_earlier_boots).await;
         for snapshotter in snapshots.unlisted() {
-            let cleanup = SnapshotterCleanup::new(self, snapshotter, &plan.from_earlier_boots);
+            let cleanup = SnapshotterCleanup::new(self, snapshotter);
             plan.cleanup.push(Box::new(cleanup));
         }
         phases.done("layers");

@@ -39,9 +39,13 @@ impl ImagesInCreation {
 
     /// Whether a task of another owner than this one is being created from a reference that is one of these.
     pub(super) fn used_by_others(&self, owner: Owner, is_named: &dyn Fn(&str) -> bool) -> bool {
-        let by_task = self.by_task.lock();
-        let mut others = by_task.values().filter(|(user, _)| *user != owner);
-        others.any(|(_, references)| references.iter().any(|reference| is_named(reference)))
+        // `is_named` goes through all image records, and every creation takes the lock: so it is let go first.
+        let of_others: Vec<String> = {
+            let by_task = self.by_task.lock();
+            let others = by_task.values().filter(|(user, _)| *user != owner);
+            others.flat_map(|(_, references)| references).cloned().collect()
+        };
+        of_others.iter().any(|reference| is_named(reference))
     }
 }
 

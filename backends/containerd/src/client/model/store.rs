@@ -33,7 +33,8 @@ pub(crate) struct Store {
     pub(crate) snapshots: BTreeMap<(String, String), snap::Info>,
     /// The snapshotters; `overlayfs` if there is none.
     pub(crate) snapshotters: BTreeSet<String>,
-    pub(crate) leases: BTreeSet<String>,
+    /// The leases, with the blobs that each protects.
+    pub(crate) leases: BTreeMap<String, BTreeSet<String>>,
     writes: BTreeMap<String, Vec<u8>>,
     locked: BTreeSet<String>,
     clock: i64,
@@ -53,6 +54,10 @@ pub(super) fn digest_of_changed(request: &api::UpdateRequest) -> String {
 
 pub(super) fn digest_of_applied(request: &api::ApplyRequest) -> String {
     request.diff.as_ref().map(|diff| diff.digest.clone()).unwrap_or_default()
+}
+
+pub(super) fn added_to_lease(request: &api::AddResourceRequest) -> String {
+    request.resource.as_ref().map(|resource| resource.id.clone()).unwrap_or_default()
 }
 
 pub(super) fn name_of_relabelled(request: &snap::UpdateSnapshotRequest) -> String {
@@ -184,8 +189,11 @@ impl Store {
         self.writes.remove(&request.r#ref).map(drop).ok_or_else(|| Status::not_found(request.r#ref))
     }
 
-    /// Locks a write for one stream.
-    pub(super) fn open_write(&mut self, first: &Write) -> ModelAnswer<()> {
+    /// Locks a write for one stream. A blob that is there is put under the lease, as the one that is written.
+    pub(super) fn open_write(&mut self, first: &Write, lease: &str) -> ModelAnswer<()> {
+        if let Some(protected) = self.leases.get_mut(lease) {
+            protected.insert(first.expected.clone());
+        }
         if self.blobs.contains_key(&first.expected) {
             return Err(Status::already_exists(format!("content {}", first.expected)));
         }
@@ -240,19 +248,46 @@ impl Store {
 
 impl Store {
     pub(super) fn create_lease(&mut self, request: api::CreateRequest) -> ModelAnswer<api::CreateResponse> {
-        self.leases.insert(request.id);
+        self.leases.entry(request.id).or_default();
         Ok(api::CreateResponse::default())
     }
 
-    /// With `sync`, files of blobs that were deleted are removed.
+    pub(super) fn add_resource(&mut self, request: api::AddResourceRequest) -> ModelAnswer<()> {
+        let resource = request.resource.unwrap_or_default();
+        if resource.r#type != "content" {
+            return Err(Status::unimplemented(resource.r#type));
+        }
+        let lease = self.leases.get_mut(&request.id).ok_or_else(|| Status::not_found(request.id))?;
+        lease.insert(resource.id);
+        Ok(())
+    }
+
+    /// With `sync`, garbage is collected.
     pub(super) fn delete_lease(&mut self, request: api::DeleteRequest) -> ModelAnswer<()> {
-        if !self.leases.remove(&request.id) {
+        if self.leases.remove(&request.id).is_none() {
             return Err(Status::not_found(request.id));
         }
         if request.sync {
-            self.files.retain(|digest, _| self.blobs.contains_key(digest) || self.elsewhere.contains(digest));
+            self.collect_garbage();
         }
         Ok(())
+    }
+
+    /// Removes the blobs that no image record and no lease refers to, also by labels, and the files of blobs
+    /// that are gone. Snapshots stay.
+    fn collect_garbage(&mut self) {
+        let targets = self.images.values().filter_map(|image| Some(image.target.as_ref()?.digest.clone()));
+        let mut next: Vec<String> = targets.chain(self.leases.values().flatten().cloned()).collect();
+        let mut used = BTreeSet::new();
+        while let Some(digest) = next.pop() {
+            let labels = self.blobs.get(&digest).into_iter().flatten();
+            if used.insert(digest) {
+                let references = labels.filter(|(key, _)| key.starts_with("containerd.io/gc.ref.content"));
+                next.extend(references.map(|(_, digest)| digest.clone()));
+            }
+        }
+        self.blobs.retain(|digest, _| used.contains(digest));
+        self.files.retain(|digest, _| self.blobs.contains_key(digest) || self.elsewhere.contains(digest));
     }
 }
 

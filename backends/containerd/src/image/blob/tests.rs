@@ -39,12 +39,15 @@ impl StoredDocument {
     }
 
     async fn write(&self) -> Result<()> {
+        self.write_with(Labels::from([("ours".to_owned(), "yes".to_owned())])).await
+    }
+
+    async fn write_with(&self, labels: Labels) -> Result<()> {
         let lease = self.store.leases.create("test").await?;
         let client = lease.client()?;
         let size = u64::try_from(DOCUMENT.len()).unwrap();
         let descriptor = Descriptor::new("x", self.digest.clone(), size);
-        let labels = Labels::from([("ours".to_owned(), "yes".to_owned())]);
-        let to = (&client, &self.store.leases);
+        let to = (&client, &lease);
         self.repairs.store_document(to, "manifest", &descriptor, Bytes::from_static(DOCUMENT), labels).await
     }
 
@@ -68,6 +71,46 @@ async fn damaged_document_is_replaced_and_keeps_its_labels() {
         document.write().await.unwrap();
         assert_eq!(document.model.calls("Content/Delete").len(), 1, "it is whole now");
     }
+}
+
+#[tokio::test]
+async fn intact_blobs_that_a_damaged_document_refers_to_stay() {
+    let document = StoredDocument::new();
+    let [named, named_by_another, garbage] =
+        ["layer", "manifest", "garbage"].map(|text| document.model.store().add_blob(text));
+    let reference = |name: &str, digest: &Digest| (format!("{CONTENT_REFERENCE}.{name}"), digest.to_string());
+    let nested = document.model.store().add_blob("layer of the manifest");
+    {
+        let mut store = document.model.store();
+        let labels = store.blobs.get_mut(&document.digest.to_string()).unwrap();
+        labels.extend([reference("m.0", &named_by_another)]);
+        let labels = store.blobs.get_mut(&named_by_another.to_string()).unwrap();
+        labels.extend([reference("l.0", &nested)]);
+    }
+    let absent = Digest::sha256(b"not downloaded yet");
+    document.damage(Some(b""));
+    let labels = Labels::from([reference("l.0", &named), reference("l.1", &absent)]);
+    document.write_with(labels).await.unwrap();
+    assert_eq!(document.model.calls("Content/Delete").len(), 1);
+    let store = document.model.store();
+    for digest in [&document.digest, &named, &named_by_another, &nested] {
+        let digest = digest.to_string();
+        assert!(store.files.contains_key(&digest) && store.blobs.contains_key(&digest), "{digest}");
+    }
+    assert!(!store.files.contains_key(&garbage.to_string()), "garbage was collected");
+    assert_eq!(store.blobs[&document.digest.to_string()].len(), 4, "the labels of both");
+}
+
+#[tokio::test]
+async fn labels_of_a_fresh_document_are_written_once() {
+    let document = StoredDocument::new();
+    document.model.store().blobs.clear();
+    document.write().await.unwrap();
+    assert!(document.model.calls("Content/Update").is_empty());
+    assert!(document.model.calls("Content/Read").is_empty());
+    assert_eq!(document.model.store().blobs[&document.digest.to_string()].len(), 1);
+    document.write().await.unwrap();
+    assert_eq!(document.model.calls("Content/Update").len(), 1);
 }
 
 #[tokio::test]

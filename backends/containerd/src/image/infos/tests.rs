@@ -2,12 +2,14 @@
 
 use bytes::Bytes;
 use containerd_client::types;
+use serde_json::json;
 use switchyard_core::ErrorKind;
 use switchyard_core::id::Owner;
 use switchyard_core::image::{ImageStore, Right};
 use tonic::Status;
 
 use super::super::ContainerdImageStore;
+use super::super::content::Labels;
 use super::super::index::tests::named;
 use super::super::test_store::{StoredImage, add_image, assign, store_over};
 use super::*;
@@ -104,15 +106,76 @@ async fn damaged_document_costs_the_image_that_has_it() {
     }
 }
 
-#[tokio::test]
-async fn document_that_no_parser_accepts_costs_the_image_that_has_it() {
+/// It was published that way: a pull brings the same, so that it is no damage that a pull mends.
+#[tokio::test(start_paused = true)]
+async fn document_that_no_parser_accepts_is_ignored_and_not_damaged() {
     let (model, store, _) = two_images().await;
     let text =
         r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","layers":null}"#;
     let digest = model.store().add_blob(text);
     let target = types::Descriptor { digest: digest.to_string(), ..Default::default() };
     model.store().images.get_mut(A).unwrap().target = Some(target);
-    assert_costs_one_image(&model, &store, "layers is null").await;
+    for _ in 0..4 {
+        let listed = store.list().await.unwrap();
+        assert_eq!(listed.iter().flat_map(|image| &image.repo_tags).collect::<Vec<_>>(), [B]);
+        assert_eq!(store.get(A).await.unwrap(), None);
+        assert_eq!(store.damaged_summary(), None);
+    }
+    let error = store.runnable(A, "", Owner::Kubernetes).await.expect_err("it is no image");
+    assert!(error.kind() == ErrorKind::NotFound && !error.report().contains("damaged"), "{}", error.report());
+    store.remove(A, Owner::Kubernetes, &|_, _| false).await.unwrap();
+    assert!(model.store().images.contains_key(A), "it is another client's");
+    let reads = || model.calls(&format!("Content/Read {digest}")).len();
+    assert_eq!(reads(), 1, "it is known for a while");
+    tokio::time::sleep(UNUSABLE_AGE).await;
+    store.list().await.unwrap();
+    assert_eq!(reads(), 2);
+}
+
+/// Gives the image the target of an index that names its manifest, with these labels.
+fn put_index_over(model: &ModelContainerd, image: &StoredImage, labels: Labels) {
+    let index = json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "manifests": [{
+            "mediaType": image.manifest.media_type,
+            "digest": image.manifest.digest,
+            "size": image.manifest.size,
+        }],
+    });
+    let mut store = model.store();
+    let digest = store.add_blob(index.to_string()).to_string();
+    store.blobs.insert(digest.clone(), labels);
+    let target = types::Descriptor { digest, ..Default::default() };
+    store.images.get_mut(A).unwrap().target = Some(target);
+}
+
+#[tokio::test]
+async fn manifest_that_a_pull_stored_below_an_index_is_damaged_if_it_is_missing() {
+    let (model, store, image) = two_images().await;
+    let digest = image.manifest.digest.to_string();
+    put_index_over(&model, &image, Labels::from([(child_label(&image.manifest.digest), digest.clone())]));
+    assert_eq!(store.list().await.unwrap().len(), 2, "it is whole");
+    let store = store_over(&model);
+    model.store().blobs.remove(&digest);
+    assert_costs_one_image(&model, &store, "manifest below an index deleted").await;
+}
+
+#[tokio::test]
+async fn index_of_another_client_without_the_image_for_this_platform_is_ignored() {
+    let (model, store, image) = two_images().await;
+    let digest = image.manifest.digest.to_string();
+    // containerd's own client labels an index with all that it names, stored or not.
+    put_index_over(
+        &model,
+        &image,
+        Labels::from([("containerd.io/gc.ref.content.m.0".to_owned(), digest.clone())]),
+    );
+    model.store().blobs.remove(&digest);
+    assert_eq!(store.list().await.unwrap().len(), 1);
+    assert_eq!(store.damaged_summary(), None);
+    store.remove(A, Owner::Kubernetes, &|_, _| false).await.unwrap();
+    assert!(model.store().images.contains_key(A));
 }
 
 #[tokio::test]
@@ -136,11 +199,11 @@ async fn damage_is_read_again_after_a_while_and_after_each_pull() {
         assert_eq!(store.get(A).await.unwrap(), None);
     }
     assert_eq!(reads(), 1);
-    store.infos.check_damaged_again();
+    store.infos.check_all_again();
     assert_eq!(store.get(A).await.unwrap(), None);
     assert_eq!(reads(), 2);
     model.store().files.insert(digest.clone(), file);
     assert_eq!(store.get(A).await.unwrap(), None);
-    tokio::time::sleep(DAMAGED_AGE).await;
+    tokio::time::sleep(UNUSABLE_AGE).await;
     assert!(store.get(A).await.unwrap().is_some());
 }

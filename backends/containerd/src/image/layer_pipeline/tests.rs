@@ -123,6 +123,21 @@ async fn damaged_layer_is_replaced_by_the_next_pull_once() {
 }
 
 #[tokio::test]
+async fn layer_known_to_be_damaged_is_replaced_by_a_load_that_has_nothing_to_unpack() {
+    let packed = Packed::new().await;
+    packed.pull().await.unwrap();
+    let layer = &packed.image.layers[1];
+    packed.model.store().files.insert(layer.to_string(), "tw".into());
+    packed.store.repairs().mark_damaged(layer, Error::internal("unexpected EOF"));
+    assert_eq!(packed.store.get(NAME).await.unwrap(), None);
+    packed.create().await.unwrap();
+    packed.pull().await.unwrap();
+    packed.assert_whole();
+    assert!(packed.store.get(NAME).await.unwrap().is_some());
+    assert_eq!(packed.model.calls("Content/Delete").len(), 1);
+}
+
+#[tokio::test]
 async fn image_whose_layer_nobody_can_replace_is_absent_until_it_is_pulled() {
     let packed = Packed::new().await;
     assert!(packed.store.get(NAME).await.unwrap().is_some());

@@ -94,9 +94,12 @@ async fn what_is_pulled_beside_its_removal_is_there_afterwards() {
 #[tokio::test(start_paused = true)]
 async fn right_of_a_pull_outlives_an_earlier_removal_by_the_same_owner() {
     let node = HeldImage::held_by(&[(K, Right::Private), (N, Right::Private)]).await;
-    // The removal has read the records, and has not decided yet.
-    let held = node.model.hold_answer("Images/List");
+    // The removal has read the records under the lock, and has not decided yet.
+    let before_the_lock = node.model.hold_answer("Images/List");
     let removal = node.remove(K);
+    before_the_lock.arrived(1).await;
+    let held = node.model.hold_answer("Images/List");
+    drop(before_the_lock);
     held.arrived(1).await;
     let pull = node.pull(K, Right::Private);
     settle().await;
@@ -175,6 +178,76 @@ async fn sixteen_at_once_leave_no_private_image_open_and_none_behind() {
             holders::parse(&image.labels, target).is_empty() && !holders::was_released(&image.labels, target);
         assert!(!open, "{image:#?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pull_that_is_given_up_gives_all_its_names_or_none() {
+    let node = HeldImage::held_by(&[]).await;
+    let held = node.model.hold(&format!("Images/Create {BY_DIGEST}"));
+    let pull = node.pull(K, Right::Open);
+    held.arrived(1).await;
+    pull.abort();
+    assert!(pull.await.unwrap_err().is_cancelled());
+    let removal = node.remove(K);
+    settle().await;
+    assert!(!removal.is_finished(), "the names are being given");
+    assert_eq!(node.model.store().leases.len(), 1, "the content is protected until then");
+    drop(held);
+    removal.await.unwrap();
+    settle().await;
+    let store = node.model.store();
+    assert!(store.images.is_empty(), "{:#?}", store.images);
+    assert_eq!(store.image_history.len(), 2, "both names were given");
+    assert!(store.leases.is_empty(), "{:?}", store.leases);
+}
+
+#[tokio::test(start_paused = true)]
+async fn damage_is_read_anew_before_names_of_others_are_deleted() {
+    let node = HeldImage::held_by(&[(K, Right::Open), (N, Right::Open)]).await;
+    let digest = node.image.manifest.digest.to_string();
+    let file = node.model.store().files.remove(&digest).unwrap();
+    assert!(node.store.list().await.unwrap().is_empty());
+    // An operator puts the file back: until the damage is read again, the image counts as damaged.
+    node.model.store().files.insert(digest.clone(), file);
+    assert!(node.store.list().await.unwrap().is_empty());
+    node.remove(K).await.unwrap();
+    assert_eq!(node.holders().await, Some(vec![N]));
+
+    // A pull ends while the removal waits for the lock.
+    let node = HeldImage::held_by(&[(K, Right::Open), (N, Right::Open)]).await;
+    let file = node.model.store().files.remove(&digest).unwrap();
+    let lock = node.store.record_lock.change("test").await.unwrap();
+    let removal = node.remove(K);
+    settle().await;
+    node.model.store().files.insert(digest, file);
+    node.store.infos.check_all_again();
+    drop(lock);
+    removal.await.unwrap();
+    assert_eq!(node.holders().await, Some(vec![N]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn content_is_read_before_the_lock_is_taken() {
+    let node = HeldImage::held_by(&[(K, Right::Open)]).await;
+    let foreign = node.model.store().add_blob("{}").to_string();
+    let damaged = Digest::sha256(b"missing").to_string();
+    for digest in [&foreign, &damaged] {
+        let target = Some(types::Descriptor { digest: digest.clone(), ..Default::default() });
+        let image = api::Image { name: digest.clone(), target, ..Default::default() };
+        node.model.store().images.insert(digest.clone(), image);
+    }
+    let lock = node.store.record_lock.change("test").await.unwrap();
+    let removal = node.remove(K);
+    settle().await;
+    let reads = || node.model.calls("Content/Read").len();
+    assert_eq!(reads(), 4, "manifest, configuration, and the two others");
+    // Longer than damage is known.
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    drop(lock);
+    removal.await.unwrap();
+    assert_eq!(reads(), 4);
+    let left: Vec<_> = node.model.store().images.keys().cloned().collect();
+    assert!(left.len() == 2 && left.contains(&foreign) && left.contains(&damaged), "{left:?}");
 }
 
 #[test]

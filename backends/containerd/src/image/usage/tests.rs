@@ -33,6 +33,30 @@ async fn snapshotter_that_is_away_is_left_out_and_asked_again_after_a_while() {
     drop(held);
 }
 
+#[tokio::test(start_paused = true)]
+async fn snapshots_that_are_measured_slowly_are_told_and_one_that_hangs_is_not_waited_for() {
+    let model = model();
+    model.store().snapshotters.insert("other".into());
+    model.store().add_snapshot("overlayfs", "second", "layer", std::collections::HashMap::new());
+    let store = store_over(&model);
+    let held = ["layer", "second"].map(|name| model.hold(&format!("Snapshots/Usage {name}")));
+    let slowly = async {
+        for held in held {
+            held.arrived(1).await;
+            tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+        }
+    };
+    let (usage, ()) = tokio::join!(ImageStore::usage(&store), slowly);
+    let usage = usage.unwrap();
+    assert_eq!((usage[0].used_bytes, usage[0].inodes_used), (7, Some(2)));
+
+    let _hangs = model.hold("Snapshots/Usage second");
+    store.usage.invalidate();
+    let usage = ImageStore::usage(&store).await.unwrap();
+    assert_eq!((usage[0].used_bytes, usage[0].inodes_used), (5, None));
+    assert!(store.snapshotters.is_away("overlayfs"));
+}
+
 #[tokio::test]
 async fn content_is_told_without_the_default_snapshotter_and_beside_a_damaged_snapshot() {
     let model = model();
