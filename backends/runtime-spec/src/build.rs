@@ -112,9 +112,11 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     };
     // Applied last, as vendors expect.
     if !task.cdi_devices.is_empty() {
-        let edits = cdi::resolve(&task.cdi_devices, input.cdi_dirs, input.found)?;
+        let resolved = input.found.cdi_edits();
+        let edits =
+            resolved.ok_or_else(|| Error::internal("the CDI devices of the task were not resolved"))?;
         let oci::Spec { process, mounts, linux, hooks, .. } = &mut spec;
-        cdi::apply(&edits, cdi::Target { process, mounts, linux, hooks }, input.found)?;
+        cdi::apply(edits, cdi::Target { process, mounts, linux, hooks }, input.found)?;
     }
     Ok(Built { spec: to_value(&spec)?, limits, warnings })
 }

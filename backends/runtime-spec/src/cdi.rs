@@ -2,10 +2,12 @@
 //! a runtime spec.
 //!
 //! All directories are read again for every task that requests a device, since vendors may change their files
-//! at any time. A malformed file makes only its own devices unavailable. What is read of a directory is bounded,
-//! and of each parsed file only what is needed stays in memory.
+//! at any time. A malformed file makes only its own devices unavailable. What is read of a directory is bounded, and
+//! is in memory until the devices of the task are looked up in it: then only their edits stay. Of each parsed file only
+//! what is needed stays meanwhile.
 
 mod apply;
+mod edits;
 mod file;
 mod listing;
 mod yaml;
@@ -17,7 +19,7 @@ use std::path::{Path, PathBuf};
 use switchyard_core::{Error, Result};
 
 pub(crate) use apply::{Target, apply, host_nodes};
-pub(crate) use file::Edits;
+pub(crate) use edits::Edits;
 pub use listing::{Listed, ListedNode, Listing, is_kind, list};
 
 use crate::input::HostFs;

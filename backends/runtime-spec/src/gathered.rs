@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use switchyard_core::spec::MissingSource;
 
+use crate::cdi::Edits;
 use crate::input::{DeviceInfo, HostFs, HostNode, HostPropagation};
 
 /// The answers of a host, by what it was asked. What it was not asked has none.
@@ -18,6 +19,10 @@ pub struct Gathered {
     all_devices: Option<Answer<Vec<(PathBuf, DeviceInfo)>>>,
     files: BTreeMap<PathBuf, Answer<Vec<u8>>>,
     lists: BTreeMap<PathBuf, Answer<Vec<PathBuf>>>,
+    /// The files of all CDI devices, until those of the task have been resolved.
+    cdi_files: Option<Box<Self>>,
+    /// The edits of the CDI devices of the task, once they have been resolved.
+    cdi_edits: Option<Edits>,
 }
 
 /// An answer that can be given again: of an error, its kind and text.
@@ -35,6 +40,25 @@ impl Gathered {
     /// Whether the host was asked for this device node.
     pub(crate) fn knows_node(&self, path: &Path) -> bool {
         self.nodes.contains_key(path)
+    }
+
+    /// Has what was read of the files of CDI devices.
+    pub(crate) fn with_cdi_files(self, files: Self) -> Self {
+        Self { cdi_files: Some(Box::new(files)), ..self }
+    }
+
+    /// Hands over what was read of the files of CDI devices.
+    pub(crate) fn take_cdi_files(&mut self) -> Self {
+        self.cdi_files.take().map_or_else(Self::default, |files| *files)
+    }
+
+    pub(crate) fn set_cdi_edits(&mut self, edits: Edits) {
+        self.cdi_edits = Some(edits);
+    }
+
+    /// The edits of the CDI devices of the task; `None` if they have not been resolved.
+    pub(crate) const fn cdi_edits(&self) -> Option<&Edits> {
+        self.cdi_edits.as_ref()
     }
 
     /// Asks the host for these device nodes as well. Blocks.

@@ -43,8 +43,6 @@ pub struct Input<'a> {
     /// The statically linked program on the host that runs before the command of a task that requests an init
     /// process.
     pub init: &'a Path,
-    /// The directories of CDI specs; a later directory takes precedence.
-    pub cdi_dirs: &'a [PathBuf],
 }
 
 impl fmt::Debug for Input<'_> {

@@ -22,7 +22,7 @@ pub struct Questions<'a> {
     pub sandbox: &'a SandboxFacts,
     /// What the node can do.
     pub host: &'a Host,
-    /// The directories of CDI specs.
+    /// The directories of CDI specs; a later directory takes precedence.
     pub cdi_dirs: &'a [PathBuf],
 }
 
@@ -51,22 +51,28 @@ impl Gathered {
         if let Some(path) = seccomp::profile_file(&task.security, host) {
             drop(recorder.read(path, seccomp::MAX_PROFILE_BYTES));
         }
-        if !task.cdi_devices.is_empty() {
-            cdi::read_all(cdi_dirs, &recorder);
+        let found = recorder.into_found();
+        if task.cdi_devices.is_empty() {
+            return found;
         }
-        recorder.into_found()
+        let files = Recorder::new(fs);
+        cdi::read_all(cdi_dirs, &files);
+        found.with_cdi_files(files.into_found())
     }
 
-    /// The paths of the device nodes that the files of CDI devices name, and that have not been looked at. Pure.
+    /// Resolves the CDI devices of the task, once: of the files of all devices only the edits of these are kept. Returns
+    /// the paths of the device nodes that they name and that have not been looked at. Pure.
     ///
     /// # Errors
-    /// Those of the build for these devices.
-    pub fn cdi_nodes(&self, names: &[String], cdi_dirs: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    /// `InvalidArgument`, naming `cdi_devices`, for a malformed name, and for a device that is in no file or in two files
+    /// of one directory; `Unimplemented` for a device with network devices.
+    pub fn resolve_cdi(&mut self, names: &[String], cdi_dirs: &[PathBuf]) -> Result<Vec<PathBuf>> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let edits = cdi::resolve(names, cdi_dirs, self)?;
+        let edits = cdi::resolve(names, cdi_dirs, &self.take_cdi_files())?;
         let paths: BTreeSet<PathBuf> = cdi::host_nodes(&edits).map(PathBuf::from).collect();
+        self.set_cdi_edits(edits);
         Ok(paths.into_iter().filter(|path| !self.knows_node(path)).collect())
     }
 }

@@ -63,8 +63,8 @@ pub(crate) fn build_spec(task: &TaskSpec) -> Result<()> {
     let host = host();
     let cdi_dirs = [PathBuf::from("/etc/cdi")];
     let asked = Questions { task, mounts: &mounts, sandbox: &sandbox, host, cdi_dirs: &cdi_dirs };
-    let found = Gathered::of_task(&asked, &AnyPath);
-    let nodes = found.cdi_nodes(&task.cdi_devices, &cdi_dirs)?;
+    let mut found = Gathered::of_task(&asked, &AnyPath);
+    let nodes = found.resolve_cdi(&task.cdi_devices, &cdi_dirs)?;
     let found = found.with_nodes(nodes, &AnyPath);
     let image = ImageConfig { cmd: vec!["true".to_owned()], ..ImageConfig::default() };
     let user = user::resolve(&task.user, "", &Accounts::default())?;
@@ -82,7 +82,6 @@ pub(crate) fn build_spec(task: &TaskSpec) -> Result<()> {
         target_pid: None,
         recursive_readonly: true,
         init: Path::new("/init"),
-        cdi_dirs: &cdi_dirs,
     });
     built.map(drop)
 }

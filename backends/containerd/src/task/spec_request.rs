@@ -38,7 +38,7 @@ impl SpecRequest {
     /// path of the host takes no place in `pool`. Cancel-safe.
     ///
     /// # Errors
-    /// Those of [`build`]; `Unavailable` if the host does not answer in time.
+    /// Those of [`build`], and of [`Gathered::resolve_cdi`]; `Unavailable` if the host does not answer in time.
     pub(super) async fn build(self, pool: &BlockingPool, object: String) -> Result<Built> {
         let request = Arc::new(self);
         let asking = Arc::clone(&request);
@@ -53,11 +53,15 @@ impl SpecRequest {
             // The files of CDI devices name device nodes, and may be long.
             let reading = Arc::clone(&request);
             let (known, nodes) = blocking(move || {
-                let nodes = found.cdi_nodes(&reading.task.cdi_devices, &reading.cdi_dirs)?;
+                let nodes = found.resolve_cdi(&reading.task.cdi_devices, &reading.cdi_dirs)?;
                 Ok((found, nodes))
             })
             .await?;
-            found = pool.run(object, move || Ok(known.with_nodes(nodes, &RealHost))).await?;
+            found = if nodes.is_empty() {
+                known
+            } else {
+                pool.run(object, move || Ok(known.with_nodes(nodes, &RealHost))).await?
+            };
         }
         blocking(move || build(&request.input(&found))).await
     }
@@ -82,7 +86,7 @@ impl SpecRequest {
             target_pid,
             recursive_readonly,
             init,
-            cdi_dirs,
+            cdi_dirs: _,
         } = self;
         Input {
             id,
@@ -98,7 +102,6 @@ impl SpecRequest {
             target_pid: target_pid.as_deref(),
             recursive_readonly: *recursive_readonly,
             init,
-            cdi_dirs,
         }
     }
 }

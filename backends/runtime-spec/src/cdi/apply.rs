@@ -7,7 +7,7 @@ use std::path::Path;
 use indexmap::IndexMap;
 use switchyard_core::{Error, Result};
 
-use super::file::{CdiDeviceNode, CdiHook, CdiMount, Edits};
+use super::edits::{CdiDeviceNode, CdiHook, CdiMount, Edits};
 use crate::input::{HostFs, HostNode};
 use crate::{oci, text};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::file::{CdiDeviceNode, Edits};
+use super::edits::{CdiDeviceNode, Edits};
 use super::{because, is_word, visit};
 use crate::input::HostFs;
 

@@ -143,7 +143,11 @@ impl Case {
         let found = found.chain(self.staged.iter().cloned().map(Ok));
         let mounts = found.collect::<Result<Vec<_>>>()?;
         let Self { task, sandbox, host, .. } = self;
-        let found = Gathered::of_task(&Questions { task, mounts: &mounts, sandbox, host, cdi_dirs: &[] }, fs);
+        let cdi_dirs = [PathBuf::from("/etc/cdi")];
+        let asked = Questions { task, mounts: &mounts, sandbox, host, cdi_dirs: &cdi_dirs };
+        let mut found = Gathered::of_task(&asked, fs);
+        let nodes = found.resolve_cdi(&task.cdi_devices, &cdi_dirs)?;
+        let found = found.with_nodes(nodes, fs);
         build(&Input {
             id: "abc",
             task: &self.task,
@@ -158,7 +162,6 @@ impl Case {
             target_pid: self.target_pid.as_deref(),
             recursive_readonly: self.recursive_readonly,
             init: Path::new("/host/init"),
-            cdi_dirs: &[],
         })
     }
 
