@@ -31,11 +31,10 @@ pub(crate) use references::{AgentReferences, Removal};
 const POLL: Duration = Duration::from_secs(5);
 
 /// How many allocations are cleared at a time.
-const CONCURRENT: usize = 8;
+pub(crate) const CONCURRENT: usize = 8;
 
-/// How long the clearing of one allocation is waited for. A removal goes on in the gateway, and the next
-/// sweep joins it.
-const CLEARING_LIMIT: Duration = Duration::from_secs(120);
+/// How long the clearing of one allocation is waited for. A removal goes on, and the next sweep waits for it.
+pub(crate) const CLEARING_LIMIT: Duration = Duration::from_secs(120);
 
 /// What was and is being swept.
 #[derive(Debug, Default)]
@@ -76,7 +75,6 @@ impl Driver {
             let Ok(sandboxes) = self.scope().sandboxes() else { continue };
             self.references().retain(&open, |id| sandboxes.iter().any(|sandbox| sandbox.meta.name == id));
             state.swept.retain(|id, _| open.iter().any(|session| session.id == *id));
-            let sandboxes: Arc<[_]> = sandboxes.into();
             for session in open {
                 self.reconcile_session(&session, &sandboxes, &mut state, (&mut sweeps, &permits));
             }
@@ -86,7 +84,7 @@ impl Driver {
     fn reconcile_session<'a>(
         &'a self,
         session: &Arc<Session>,
-        sandboxes: &Arc<[Arc<Sandbox>]>,
+        sandboxes: &[Arc<Sandbox>],
         state: &mut ReconcileState,
         (sweeps, permits): (&mut Sweeps<'a>, &'a Semaphore),
     ) {
@@ -108,11 +106,10 @@ impl Driver {
                 continue;
             }
             let session = Arc::clone(session);
-            let sandboxes = Arc::clone(sandboxes);
             sweeps.push(Box::pin(async move {
                 // The semaphore is never closed.
                 let _permit = permits.acquire().await;
-                let clear = self.clear_allocation(&session, &sandboxes, &alloc);
+                let clear = self.clear_allocation(&session, &alloc);
                 if tokio::time::timeout(CLEARING_LIMIT, clear).await.is_err() {
                     tracing::warn!(alloc, "what no agent references of an allocation is not removed within {CLEARING_LIMIT:?}: the next sweep looks again");
                 }
@@ -142,23 +139,35 @@ impl Driver {
         sandboxes.iter().filter(may_be_cleared).map(|sandbox| Record::of(&sandbox.meta).alloc_id).collect()
     }
 
-    /// Removes the tasks of an allocation that no agent references, and then its network.
-    async fn clear_allocation(&self, session: &Session, sandboxes: &[Arc<Sandbox>], alloc: &str) {
+    /// Removes the tasks of an allocation that no agent references, and then its network. What is there is listed now:
+    /// the sweep may have waited since it found the allocation.
+    async fn clear_allocation(&self, session: &Session, alloc: &str) {
+        let Ok(sandboxes) = self.scope().sandboxes() else { return };
         let gc = &session.config.gc;
         let grace = gc.dangling.creation_grace;
         let now = (Instant::now(), SystemTime::now());
-        let of_alloc = |sandbox: &&Arc<Sandbox>| Record::of(&sandbox.meta).alloc_id == alloc;
-        let mut gone = HashSet::new();
-        for sandbox in sandboxes.iter().filter(of_alloc) {
-            if self.references().is_dangling(&session.id, sandbox, grace, now)
-                && self.sweep_task(gc, sandbox).await
+        let of_alloc = sandboxes.iter().filter(|sandbox| Record::of(&sandbox.meta).alloc_id == alloc);
+        let (networks, tasks): (Vec<_>, Vec<_>) =
+            of_alloc.partition(|sandbox| is_network(&sandbox.meta.name));
+        let mut gone = 0;
+        for task in &tasks {
+            if self.references().is_dangling(&session.id, task, grace, now) && self.sweep_task(gc, task).await
             {
-                gone.insert(sandbox.meta.name.as_str());
+                gone += 1;
             }
         }
-        for sandbox in sandboxes.iter().filter(of_alloc).filter(|sandbox| is_network(&sandbox.meta.name)) {
-            if self.is_dangling_network(session, sandbox, sandboxes, &gone, now).await {
-                self.sweep_network(gc, sandbox).await;
+        for network in networks {
+            // With tasks in the allocation, it goes together with them if all of them are dangling; without tasks
+            // it is judged by itself.
+            let is_dangling = if tasks.is_empty() {
+                self.is_dangling_network(session, network, &sandboxes, now).await
+            } else {
+                gone == tasks.len()
+                    && references::is_old(network, grace, now.1)
+                    && !self.references().knows_network(&network.meta.name)
+            };
+            if is_dangling {
+                self.sweep_network(gc, network).await;
             }
         }
     }
@@ -188,30 +197,19 @@ impl Driver {
         taken.is_ok()
     }
 
-    /// Whether no agent references the network of an allocation. With tasks in the allocation, it goes
-    /// together with them if all of them are dangling; without tasks it is judged by itself.
+    /// Whether no agent references the network of an allocation without tasks.
     async fn is_dangling_network(
         &self,
         session: &Session,
-        sandbox: &Sandbox,
+        network: &Sandbox,
         sandboxes: &[Arc<Sandbox>],
-        gone: &HashSet<&str>,
         now: (Instant, SystemTime),
     ) -> bool {
         let grace = session.config.gc.dangling.creation_grace;
-        let record = Record::of(&sandbox.meta);
-        let of_alloc = |other: &&Arc<Sandbox>| {
-            !is_network(&other.meta.name) && Record::of(&other.meta).alloc_id == record.alloc_id
-        };
-        let mut tasks = sandboxes.iter().filter(of_alloc).peekable();
-        if tasks.peek().is_some() {
-            return references::is_old(sandbox, grace, now.1)
-                && !self.references().knows_network(&sandbox.meta.name)
-                && tasks.all(|task| gone.contains(task.meta.name.as_str()));
-        }
+        let record = Record::of(&network.meta);
         let Some(owner) = self.owner(session, &record, sandboxes).await else { return false };
-        self.references().is_past_grace(&session.id, sandbox, &owner, grace, now)
-            && (self.references().is_unreferenced(&session.id, &sandbox.meta.name)
+        self.references().is_past_grace(&session.id, network, &owner, grace, now)
+            && (self.references().is_unreferenced(&session.id, &network.meta.name)
                 || self.is_cleared(&record).await)
     }
 

@@ -30,12 +30,12 @@ pub(super) struct ExecPlaces {
 /// the more of them there are.
 pub(super) async fn end_abandoned(exec: &Exec) {
     let Err(mut error) = exec.abandon().await else { return };
-    loop {
-        if !exec.is_in_running_task() {
-            tracing::debug!(task.id = exec.task, error = error.report(), "an exec has ended with its task");
+    while !has_ended_with_task(exec, &error) {
+        let mut tries = exec.ending_turn.lock().await;
+        // While this one waited for its turn its task may have ended, with all that wait for it: without a pause for each.
+        if has_ended_with_task(exec, &error) {
             return;
         }
-        let mut tries = exec.ending_turn.lock().await;
         tries.log_and_wait(&exec.execs.health, &exec.task, "cannot end an exec", &error).await;
         error = match exec.abandon().await {
             Ok(()) => {
@@ -45,6 +45,15 @@ pub(super) async fn end_abandoned(exec: &Exec) {
             Err(error) => error,
         };
     }
+}
+
+/// Whether the task of an exec that could not be ended has ended, and the exec with it.
+fn has_ended_with_task(exec: &Exec, error: &Error) -> bool {
+    let has_ended = !exec.is_in_running_task();
+    if has_ended {
+        tracing::debug!(task.id = exec.task, error = error.report(), "an exec has ended with its task");
+    }
+    has_ended
 }
 
 // === impl ExecPlaces ===

@@ -160,10 +160,25 @@ async fn caller_of_a_withdrawn_start_is_told_of_its_end() {
     let mut late = pin!(node.scope.start_task(&id));
     assert!(poll!(&mut late).is_pending());
     hold.release();
-    assert_eq!(refused(late.await), ErrorKind::Cancelled);
+    let told = late.await.unwrap_err();
+    let gone = "everybody who asked for it has gone away, so it was given up";
+    assert_eq!((told.kind(), told.report()), (ErrorKind::Cancelled, format!("start task {id}: {gone}")));
     assert_eq!(refused(node.scope.start_task(&id).await), ErrorKind::FailedPrecondition);
     assert_eq!(node.fake.count(Method::StartTask), 1);
     node.is_sound();
+    // Once the program was executed, it runs on for who has joined.
+    let node = FakeNode::new().await;
+    let task = node.task(ENDLESS).await;
+    let id = task.id.to_string();
+    let hold = node.fake.hold_answer(Method::StartTask);
+    withdrawn(&node, task.id, &hold, 1).await;
+    let mut late = pin!(node.scope.start_task(&id));
+    assert!(poll!(&mut late).is_pending());
+    hold.release();
+    late.await.unwrap();
+    assert!(node.state(task.id).is_running() && node.fake.runs(task.id));
+    assert_eq!(node.fake.count(Method::StartTask), 1);
+    node.agrees().await;
 }
 
 #[tokio::test(start_paused = true)]

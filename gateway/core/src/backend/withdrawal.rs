@@ -22,9 +22,15 @@ impl Withdrawal {
     /// `Cancelled` if it was withdrawn.
     pub fn check(&self, id: TaskId) -> Result<()> {
         if self.0.load(Ordering::Acquire) {
-            Err(Error::cancelled(format!("start of task {id}: everybody who asked for it has gone away")))
+            tracing::debug!(task.id = %id, "a withdrawn start is given up");
+            Err(Self::error())
         } else {
             Ok(())
         }
+    }
+
+    /// The error of an operation that was given up because nobody waits for it. Its context names the operation.
+    pub(crate) fn error() -> Error {
+        Error::cancelled("everybody who asked for it has gone away, so it was given up")
     }
 }

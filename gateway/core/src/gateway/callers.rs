@@ -2,7 +2,8 @@
 
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{Error, Result};
+use crate::backend::Withdrawal;
+use crate::error::Result;
 use crate::waiters::Waiters;
 
 /// Tells an operation when all its callers have gone away. Once the gateway shuts down they count as present:
@@ -38,7 +39,7 @@ impl Callers {
     /// # Errors
     /// `Cancelled` if all callers have gone away.
     pub fn check(&self, what: &str) -> Result<()> {
-        if self.are_gone() { Err(withdrawn(what)) } else { Ok(()) }
+        if self.are_gone() { Err(Withdrawal::error().context(what)) } else { Ok(()) }
     }
 
     /// Waits for `work`, which is dropped if all callers go away first.
@@ -48,13 +49,8 @@ impl Callers {
     pub async fn unless_gone<T>(&self, what: &str, work: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
             biased;
-            () = self.gone() => Err(withdrawn(what)),
+            () = self.gone() => Err(Withdrawal::error().context(what)),
             done = work => Ok(done),
         }
     }
-}
-
-/// The error of an operation that was given up because nobody waits for it.
-pub(super) fn withdrawn(what: &str) -> Error {
-    Error::cancelled(format!("{what}: everybody who asked for it has gone away, so it was given up"))
 }

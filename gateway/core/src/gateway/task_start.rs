@@ -15,7 +15,6 @@
 use std::pin::pin;
 use std::time::SystemTime;
 
-use super::callers::withdrawn;
 use super::start_limiter::StartPermit;
 use super::{Callers, Gateway, Op, Scope, Shared};
 use crate::backend::{Started, Withdrawal};
@@ -64,11 +63,11 @@ impl Gateway {
         }
         tracing::info!(task.id = %id, "everybody who asked for the start of a task has gone away: it is given up");
         withdrawal.withdraw();
-        // The task is being started, so the event is possible; the backend's call must not be dropped in any
-        // case.
-        let applied = self.apply_task(id, TaskEvent::StartWithdrawn);
-        let started = start.await;
-        applied.and(started)
+        // A refused event must not hide the result: a program that was executed has to be found and killed.
+        if let Err(error) = self.apply_task(id, TaskEvent::StartWithdrawn) {
+            tracing::error!(task.id = %id, error = error.report(), "a task whose start is given up is not shown as unattended");
+        }
+        start.await
     }
 
     /// Kills a task whose program was executed although nobody waits for its start any more. The caller holds
@@ -114,7 +113,7 @@ async fn start_task(gateway: Gateway, id: TaskId, callers: Callers) -> Result<()
                 // It counts as running, which its orchestrator sees.
                 tracing::warn!(task.id = %id, error = error.report(), "cannot end a task that was started although nobody waits for it any more");
             }
-            Err(withdrawn(&what))
+            Err(Withdrawal::error().context(what))
         }
         Err(error) => {
             let event = if error.reason() == Some(Reason::NotBegun) {

@@ -123,16 +123,25 @@ impl Driver {
     }
 
     /// Removes a task that no agent has named, unless one has named it since, with everything that was
-    /// created for it. Runs within the caller's future.
+    /// created for it. If the caller goes away, the removal does not begin, or continues: until its end the task
+    /// cannot be recovered.
     ///
     /// # Errors
     /// Those of [`Driver::destroy`].
     pub(crate) async fn remove_dangling(&self, id: &str, gc: &GcConfig) -> Result<()> {
-        let _guard = self.shared.task_locks.lock(task_key(id).to_owned()).await;
-        match self.shared.references.begin_removal_of_unknown(id) {
-            Some(removal) => self.remove(&removal, gc).await,
-            None => Ok(()),
-        }
+        let guard = self.shared.task_locks.lock(task_key(id).to_owned()).await;
+        let driver = self.clone();
+        let what = format!("removal of task {id}");
+        let id = id.to_owned();
+        let gc = gc.clone();
+        let work = async move {
+            let _guard = guard;
+            match driver.shared.references.begin_removal_of_unknown(&id) {
+                Some(removal) => driver.remove(&removal, &gc).await,
+                None => Ok(()),
+            }
+        };
+        self.shared.scope.run_detached(what, work).await
     }
 
     /// Removes a task within the caller's future, which holds the lock of the task key.

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use switchyard_core::device::Reservation;
-use switchyard_core::gateway::Callers;
+use switchyard_core::gateway::{Callers, Scope};
+use switchyard_core::image::ImageId;
+use switchyard_core::spec::LeaseClaim;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::waiters::Waiters;
@@ -18,6 +20,12 @@ use crate::plan::Plan;
 use crate::session::Session;
 use crate::to_proto;
 use crate::{from_proto, preparation};
+
+/// The leases of a start, which are given up unless it succeeds: agents do not report that they will not repeat it.
+struct StartLeases<'a> {
+    scope: &'a Scope,
+    leases: Vec<LeaseClaim>,
+}
 
 /// What exists under the id of a start.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,18 +59,16 @@ impl Driver {
         identity::check(&request)?;
         self.shared.references.note_task(&session.id, &request.id);
         let record = Record::new(&request);
-        let task = match self.clear_stale(&record).await? {
-            Some(task) => task,
-            None => match Box::pin(self.begin(&session, &request, record)).await {
-                Ok(task) => task,
-                Err(error) => {
-                    // Agents do not report that they will not restart a task. Malformed leases are ignored:
-                    // they are the reason of the refusal.
-                    self.shared.scope.start_failed(&from_proto::leases(&request).unwrap_or_default());
-                    return Err(error);
-                }
-            },
+        // Malformed leases are ignored: they are the reason of the refusal.
+        let leases = from_proto::leases(&request).unwrap_or_default();
+        let leases = StartLeases { scope: &self.shared.scope, leases };
+        let started = async {
+            match self.clear_stale(&record).await? {
+                Some(task) => Ok(task),
+                None => Box::pin(self.begin(&session, &request, record)).await,
+            }
         };
+        let task = leases.settle(started.await)?;
         // Note it again: it did not exist yet when it was first named, and may have been dropped as gone.
         self.shared.references.note_task(&session.id, &task.meta.name);
         Ok(to_proto::started(request, self.sandbox_of(&task).as_deref(), &task))
@@ -105,7 +111,8 @@ impl Driver {
             let image = images.get(&plan.image, local_dir, &plan.sandbox.handler, auth, &events).await?;
             let mut plan = plan.clone();
             image.as_str().clone_into(&mut plan.task.image);
-            match Box::pin(self.make_detached(&record, plan)).await {
+            let delay = gc.image.then_some(gc.image_delay);
+            match Box::pin(self.make_detached(&record, plan, (&image, delay))).await {
                 // The image was removed between the check and the creation of the task.
                 Err(error) if error.kind() == ErrorKind::NotFound && tries == 1 => {
                     tracing::debug!(
@@ -117,9 +124,6 @@ impl Driver {
                 Err(error) => {
                     if error.kind() == ErrorKind::FailedPrecondition {
                         events.send(format!("Cannot start yet: {}", error.status_text()), &[]);
-                    }
-                    if gc.image {
-                        self.shared.image_gc.schedule(&image, gc.image_delay);
                     }
                     return Err(error);
                 }
@@ -136,9 +140,15 @@ impl Driver {
         self.shared.pool.run(object, move || preparation::prepare(&request, &session)).await
     }
 
-    /// Creates and starts the planned task; undoes that if the caller goes away.
-    async fn make_detached(&self, record: &Record, plan: Plan) -> Result<Arc<Task>> {
-        let mut plan = self.with_lease_devices(plan)?;
+    /// Creates and starts the planned task; undoes that if the caller goes away. If it fails the image is released after
+    /// the delay, if one is given, also when the caller has gone.
+    async fn make_detached(
+        &self,
+        record: &Record,
+        plan: Plan,
+        (image, delay): (&ImageId, Option<Duration>),
+    ) -> Result<Arc<Task>> {
+        let mut plan = self.with_lease_devices(plan).inspect_err(|_| self.release_image(image, delay))?;
         let record = record.clone().with_plan(&plan);
         let meta = identity::meta(&record, &plan.task.meta, SystemTime::now());
         (plan.sandbox.meta, plan.task.meta) = (meta.clone(), meta);
@@ -147,15 +157,29 @@ impl Driver {
         let waiters = Waiters::default();
         let _waiter = waiters.join();
         let callers = self.shared.scope.callers(waiters);
+        let image = image.clone();
         // Boxed: the plan is large and held across several awaits.
         let work = Box::pin(async move {
             let _guard = driver.shared.task_locks.lock(task_key(&record.id).to_owned()).await;
-            match driver.clear_stale_locked(&record, &callers).await? {
-                Some(task) => Ok(task),
-                None => driver.make(plan, &callers).await,
-            }
+            let made = driver.clear_and_make(&record, plan, &callers).await;
+            made.inspect_err(|_| driver.release_image(&image, delay))
         });
         self.shared.scope.run_detached(what, work).await
+    }
+
+    /// Within the lock of the task key.
+    async fn clear_and_make(&self, record: &Record, plan: Plan, callers: &Callers) -> Result<Arc<Task>> {
+        match self.clear_stale_locked(record, callers).await? {
+            Some(task) => Ok(task),
+            None => self.make(plan, callers).await,
+        }
+    }
+
+    /// Releases the image of a start that has failed after the delay, if one is given.
+    fn release_image(&self, image: &ImageId, delay: Option<Duration>) {
+        if let Some(delay) = delay {
+            self.shared.image_gc.schedule(image, delay);
+        }
     }
 
     /// Adds what the task's leases give it, with the devices as they are now: during the image pull, a device
@@ -241,6 +265,28 @@ impl Driver {
             scope.remove_sandbox(&sandbox.id.to_string()).await?;
         }
         Ok(None)
+    }
+}
+
+// === impl StartLeases ===
+
+impl StartLeases<'_> {
+    /// The start has ended with this result: its leases are given up if it has failed, also during a shutdown.
+    fn settle<T>(mut self, result: Result<T>) -> Result<T> {
+        let leases = std::mem::take(&mut self.leases);
+        if result.is_err() {
+            self.scope.start_failed(&leases);
+        }
+        result
+    }
+}
+
+impl Drop for StartLeases<'_> {
+    /// If the caller goes away. Not if the daemon ends, since the start then goes on, or is found by its successor.
+    fn drop(&mut self) {
+        if self.scope.callers(Waiters::default()).are_gone() {
+            self.scope.start_failed(&self.leases);
+        }
     }
 }
 

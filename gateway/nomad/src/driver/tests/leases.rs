@@ -17,10 +17,10 @@ use crate::plan::Plan;
 use crate::preparation;
 
 /// Longer than the grace period in which a device is kept for a restart.
-const GRACE_OVER: Duration = Duration::from_secs(25);
+pub(super) const GRACE_OVER: Duration = Duration::from_secs(25);
 
 /// A fixture with the device `acme0`, and everything that a task can get with it.
-async fn fixture_with_devices() -> DriverFixture {
+pub(super) async fn fixture_with_devices() -> DriverFixture {
     let fixture = fixture().await;
     fixture.equip().await;
     fixture
@@ -37,7 +37,7 @@ impl DriverFixture {
     }
 
     /// The variables that Nomad's device plugin gives to a task with the device.
-    async fn reserve(&self) -> BTreeMap<String, String> {
+    pub(super) async fn reserve(&self) -> BTreeMap<String, String> {
         let service = DeviceService::new(self.gateway.scope(Owner::Nomad));
         let request = plugin::ReserveRequest { device_ids: vec!["acme0".to_owned()] };
         let answer = service.reserve(Request::new(request)).await.expect("it is free").into_inner();
@@ -46,14 +46,14 @@ impl DriverFixture {
 
     /// The request of a task with these device variables, as sent by an agent that was restarted: it has
     /// forgotten nodes and mounts.
-    fn leased(&self, start: &str, device_env: &BTreeMap<String, String>) -> nomad::TaskConfig {
+    pub(super) fn leased(&self, start: &str, device_env: &BTreeMap<String, String>) -> nomad::TaskConfig {
         let mut request = self.request(start, &["serve"]);
         request.device_env = device_env.clone();
         request.env.extend(device_env.clone());
         request
     }
 
-    fn pods(&self) -> Scope {
+    pub(super) fn pods(&self) -> Scope {
         self.gateway.scope(Owner::Kubernetes)
     }
 }

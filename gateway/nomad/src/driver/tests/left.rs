@@ -8,6 +8,7 @@ use switchyard_process::ProcessId;
 
 use super::*;
 use crate::plugin_config::{DanglingConfig, GcConfig};
+use crate::reconcile::{CLEARING_LIMIT, CONCURRENT};
 use crate::session::CALLER_KEY;
 
 /// Two more sweeps.
@@ -212,6 +213,46 @@ async fn task_whose_removal_has_begun_cannot_be_recovered() {
     drop(held);
     removal.await.expect("it does not panic").expect("it can be removed");
     recover(&fixture, SESSION, "a").await.expect_err("it has gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn task_whose_removal_outlasts_its_sweep_cannot_be_recovered() {
+    let fixture = fixture_with(hasty_config()).await;
+    fixture.start_in(SESSION, 1, "a").await;
+    let name = "a/web/00000001";
+    fixture.driver.references().forget(name);
+    let held = fixture.fake.hold(Method::SignalTask);
+    let gc = GcConfig::default();
+    tokio::time::timeout(CLEARING_LIMIT, fixture.driver.remove_dangling(name, &gc))
+        .await
+        .expect_err("the kill hangs");
+    let refused = recover(&fixture, SESSION, "a").await.expect_err("it is about to go");
+    assert_eq!(refused.code(), Code::NotFound);
+    assert!(refused.message().starts_with("task not found for given id"), "{refused}");
+    drop(held);
+    assert_eq!(fixture.left().await, [""; 0]);
+    recover(&fixture, SESSION, "a").await.expect_err("it has gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn network_whose_first_task_starts_while_its_sweep_waits_is_kept() {
+    let fixture = hasty().await;
+    let hung: Vec<String> = (0..CONCURRENT).map(|number| format!("a{number}")).collect();
+    for alloc in &hung {
+        fixture.start_in(SESSION, 1, alloc).await;
+    }
+    assert!(fixture.create_network(SESSION, 1, "b").await);
+    let held = fixture.fake.hold(Method::SignalTask);
+    for alloc in &hung {
+        fixture.driver.references().forget(&format!("{alloc}/web/00000001"));
+    }
+    held.arrived(CONCURRENT).await;
+    // The restarted agent does not ask for the network until after the next sweeps.
+    fixture.start_in(SESSION, 2, "other").await;
+    tokio::time::sleep(LOOKS).await;
+    fixture.start_in(SESSION, 2, "b").await;
+    drop(held);
+    assert_eq!(fixture.left().await, ["b/web/00000001", "network/b", "other/web/00000001"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,9 @@
 
 use switchyard_core::Error;
 use switchyard_fake::Method;
+use tokio_util::task::AbortOnDropHandle;
 
+use super::leases::{GRACE_OVER, fixture_with_devices};
 use super::*;
 
 #[tokio::test]
@@ -111,18 +113,36 @@ async fn start_cancelled_during_pull_leaves_nothing_behind() {
     assert_eq!(fixture.fake.count(Method::CreateSandbox), 0);
 }
 
-#[tokio::test]
+/// Starts a task, and drops the call once the backend, where this method is held, was called.
+async fn cancelled(fixture: &DriverFixture, request: &nomad::TaskConfig, held: Method) {
+    tokio::select! {
+        biased;
+        _ = fixture.start(request) => panic!("the runtime hangs"),
+        () = async { while fixture.fake.count(held) == 0 { tokio::task::yield_now().await } } => {}
+    }
+}
+
+impl DriverFixture {
+    /// Neither the image nor the device of a start that has been undone is held.
+    async fn has_released_all(&self, why: &str) {
+        let image_delay = PluginConfig::default().gc.image_delay;
+        tokio::time::sleep(image_delay.max(GRACE_OVER) + Duration::from_secs(1)).await;
+        let image = self.driver.scope().image(BUSYBOX).await.expect("it can be read");
+        assert!(image.is_none(), "{why}: {image:?}");
+        self.pods().lease(&["acme0".to_owned()]).await.expect(why);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn start_cancelled_later_is_undone_and_can_be_repeated() {
     for step in [Method::CreateSandbox, Method::CreateTask, Method::StartTask] {
         for again in [true, false] {
-            let fixture = fixture().await;
+            let fixture = fixture_with_devices().await;
+            let driver = fixture.driver.clone();
+            let _tending = AbortOnDropHandle::new(tokio::spawn(async move { driver.run_background().await }));
             let held = fixture.fake.hold(step);
-            let request = fixture.request("00000001", &["serve"]);
-            tokio::select! {
-                biased;
-                _ = fixture.start(&request) => panic!("the runtime hangs"),
-                () = async { while fixture.fake.count(step) == 0 { tokio::task::yield_now().await } } => {}
-            }
+            let request = fixture.leased("00000001", &fixture.reserve().await);
+            cancelled(&fixture, &request, step).await;
             if again {
                 let (started, ()) = tokio::join!(fixture.start(&request), async { drop(held) });
                 started.expect("it runs");
@@ -134,11 +154,38 @@ async fn start_cancelled_later_is_undone_and_can_be_repeated() {
                 while !fixture.fake.remaining_objects().is_empty() {
                     tokio::task::yield_now().await;
                 }
+                fixture.has_released_all(&format!("{step:?}")).await;
                 fixture.destroy(&request.id, true).await.expect("there is nothing");
             }
             assert_eq!(fixture.fake.breaches(), Vec::<String>::new());
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn start_cancelled_before_anything_is_made_releases_its_image_and_leases() {
+    let fixture = fixture_with_devices().await;
+    let driver = fixture.driver.clone();
+    let _tending = AbortOnDropHandle::new(tokio::spawn(async move { driver.run_background().await }));
+    let request = fixture.leased("00000001", &fixture.reserve().await);
+    let held = fixture.fake.hold(Method::Pull);
+    let driver = fixture.driver.clone();
+    let message = nomad::StartTaskRequest { task: Some(request.clone()) };
+    let start = tokio::spawn(async move { driver.start_task(call(message)).await });
+    held.arrived(1).await;
+    // Another operation on the task, for which the start waits once it has its image.
+    let turn = fixture.driver.shared.task_locks.lock(identity::task_key(&request.id).to_owned()).await;
+    drop(held);
+    while fixture.driver.scope().image(BUSYBOX).await.expect("it can be read").is_none() {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    start.abort();
+    start.await.expect_err("it was cancelled");
+    drop(turn);
+    fixture.has_released_all("nothing was made").await;
+    assert_eq!(fixture.fake.count(Method::CreateSandbox), 0);
+    assert_eq!(fixture.fake.breaches(), Vec::<String>::new());
 }
 
 #[tokio::test]
