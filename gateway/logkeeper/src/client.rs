@@ -94,11 +94,12 @@ impl Client {
         self.call("open", &Request::Open(spec.clone()), self.limit).await.map(|Done {}| ())
     }
 
-    /// Creates the log file again after it was renamed; CRI v1 `ReopenContainerLog`. Idempotent. If this fails or is
-    /// dropped, the old file stays in use.
+    /// Creates the log file again after it was renamed; CRI v1 `ReopenContainerLog`. Idempotent. If it is refused, the old
+    /// file stays in use. If this fails otherwise or is dropped, either may be in use, as the answer may be on its way; but a
+    /// reopen that was not carried out by then is not carried out later.
     ///
     /// # Errors
-    /// [`Error::Refused`]: `NotFound`, `Io` (the old file stays in use). Also those of [`Client::hello`].
+    /// [`Error::Refused`]: `NotFound`, `Busy`, `Io`. Also those of [`Client::hello`].
     pub async fn reopen(&self, id: &str) -> Result<(), Error> {
         self.call("reopen", &Request::Reopen { id: id.into() }, self.limit).await.map(|Done {}| ())
     }

@@ -57,7 +57,7 @@ pub(crate) struct Feed {
     window: Option<SpoolWindow>,
     /// The offsets of the clients.
     offsets: Vec<Weak<AtomicU64>>,
-    /// Notified when a client has caught up that was far behind.
+    /// Notified when a client that was far behind has caught up or is gone.
     caught_up: Arc<Notify>,
     unshown: u64,
 }
@@ -174,8 +174,8 @@ impl Feed {
         self.readable.send_if_modified(|readable| std::mem::replace(readable, now) != now);
     }
 
-    /// Returns when a client has caught up that was far behind, and when the last follower is gone, unless that was
-    /// told already by [`Feed::forget_gone`]. Cancel-safe.
+    /// Returns when a client that was far behind has caught up or is gone, and when the last follower is gone, unless that
+    /// was told already by [`Feed::forget_gone`]. Cancel-safe.
     pub(crate) async fn wait_releasable(&self) {
         if self.window.is_none() {
             return std::future::pending().await;
@@ -310,6 +310,12 @@ impl Drop for Follower {
     fn drop(&mut self) {
         if self.missed > 0 {
             tracing::info!(bytes = self.missed, "an attached client has missed output");
+        }
+        let behind = self.readable.borrow().end.saturating_sub(self.offset());
+        if self.was_behind || behind > BUSY_SLACK {
+            // It counts as one that needs nothing, until its offset is gone too.
+            self.set_offset(u64::MAX);
+            self.caught_up.notify_one();
         }
     }
 }

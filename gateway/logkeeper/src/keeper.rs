@@ -29,6 +29,8 @@ use crate::start::{ContainerHandle, Origin, run_container};
 use crate::state_dir::{StateDir, StateLock};
 use crate::window_budget::WindowBudget;
 
+use abandon::AbandonedContainer;
+
 /// How many clients may be attached at once; each takes two file descriptors.
 const FOLLOWERS: usize = 512;
 
@@ -51,7 +53,7 @@ const RECOVERY_LIMIT: Duration = Duration::from_secs(3);
 pub(crate) struct Keeper {
     recovered: u64,
     followers: Arc<Semaphore>,
-    table: Mutex<Table>,
+    table: Arc<Mutex<Table>>,
     _lock: StateLock,
 }
 
@@ -62,9 +64,9 @@ struct Table {
     shared: Arc<Shared>,
     fs_threads: Arc<FsThreads>,
     live: BTreeMap<String, ContainerTask>,
-    /// Containers that were given up, until the file system of their log answers and their tasks end. For clients they
-    /// are gone, but none of their ids can be opened.
-    abandoned: BTreeMap<String, ContainerTask>,
+    /// Containers that were given up, until the rest of their output is counted, the file system of their log answers and
+    /// their tasks end. For clients they are gone, but none of their ids can be opened.
+    abandoned: BTreeMap<String, AbandonedContainer>,
     finished: u64,
     finished_totals: Counters,
     /// Set when the logkeeper shuts down: `live` says nothing any more, and requests are refused.
@@ -120,7 +122,7 @@ impl Keeper {
             }
         }
         let followers = Arc::new(Semaphore::new(FOLLOWERS));
-        Ok(Self { recovered, followers, table: Mutex::new(table), _lock: state_lock })
+        Ok(Self { recovered, followers, table: Arc::new(Mutex::new(table)), _lock: state_lock })
     }
 
     /// Starts to log a container. Idempotent.
@@ -159,12 +161,6 @@ impl Keeper {
             Some(Err(error)) => Err(io_fault("forget", id, &error)),
             None => Ok(Finished::default()),
         }
-    }
-
-    /// Forgets a container whose log is on a file system that hangs, without the rest of its output; returns zeros for
-    /// an unknown id.
-    pub(crate) fn abandon(&self, id: &str) -> Result<Finished, Fault> {
-        self.serving()?.abandon(id)
     }
 
     /// Attaches a client to one output stream of a container.
@@ -208,7 +204,7 @@ impl Keeper {
     /// `Busy` while the logkeeper shuts down. The next one knows the containers.
     fn serving(&self) -> Result<MutexGuard<'_, Table>, Fault> {
         let table = lock(&self.table);
-        if table.stopped { Err(Fault::new(FaultKind::Busy, "logkeeper is shutting down")) } else { Ok(table) }
+        if table.stopped { Err(shutting_down()) } else { Ok(table) }
     }
 
     /// Refuses a request that has nothing to do with containers, as [`Keeper::serving`] does.
@@ -406,6 +402,10 @@ impl Table {
             self.finished_totals.add(*lock(&handle.counters));
         }
     }
+}
+
+fn shutting_down() -> Fault {
+    Fault::new(FaultKind::Busy, "logkeeper is shutting down")
 }
 
 fn unknown(id: &str) -> Fault {

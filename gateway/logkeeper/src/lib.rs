@@ -26,7 +26,8 @@
 //!   in the log. If the state directory is full, output is logged without the spool.
 //! - Attached clients read from the spool, each at its own pace; nothing waits for a slow one
 //!   ([`LiveOutput`]), and together they keep no more of the state directory than their budget.
-//! - A request that was refused has no effect later, apart from a finish.
+//! - A request that was refused has no effect later, apart from a finish. One whose connection broke while its answer was
+//!   on its way may have been carried out.
 //! - A socket that the daemon hands over stays open for a while after the daemon was killed; no data passes
 //!   through the logkeeper.
 //! - One task per container touches its files. It runs on the thread of the file system that has its log; the

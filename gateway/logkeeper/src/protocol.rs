@@ -62,7 +62,8 @@ pub enum Request {
     /// [`FaultKind::Conflict`].
     Open(LogSpec),
     /// Creates the log file again after it was renamed, and closes the old one; answered by [`Done`]. If it is refused, or
-    /// the client closes the connection before the answer, the old one stays in use, also later.
+    /// the client has closed the connection before it is carried out, the old one stays in use, also later. If the
+    /// connection breaks while the answer is on its way, either may be in use.
     Reopen {
         /// The container's id.
         id: String,

@@ -307,7 +307,7 @@ async fn answer(request: Request, keeper: &Keeper, client: &UnixStream) -> io::R
             encode(while_connected(client, keeper.reopen(&id)).await?.map(|()| Done {}))
         }
         Request::Finish { id, drain_ms } => encode(keeper.finish(&id, drain_ms).await),
-        Request::Abandon { id } => encode(keeper.abandon(&id)),
+        Request::Abandon { id } => encode(keeper.abandon(&id).await),
         Request::List { after } => encode(keeper.list(after.as_deref())),
         Request::Stats => encode(keeper.stats()),
         Request::Shutdown => encode(Ok(Done {})),

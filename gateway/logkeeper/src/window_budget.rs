@@ -1,8 +1,9 @@
 //! How much output stays in the spools for attached clients: of all containers together no more than a share of the
 //! state directory's file system, which is memory mostly, and which others need too.
 //!
-//! A followed stream has a *window*: [`BASE`], as long as it is followed, and more while a client is behind. Half of the
-//! share is for the former alone, so that clients that are behind do not keep others from attaching.
+//! A followed stream has a *window*: [`BASE`], as long as it is followed, one [`UNIT`] more from its first output on, and
+//! more while a client is behind. Half of the share is for [`BASE`] alone, so that clients that are behind do not keep others
+//! from attaching; the units are taken of the other half, and a stream does without them when it is used up.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,8 +23,8 @@ const MOST: u64 = 256 << 20;
 /// The smallest window, in bytes: the recent output, and as much again before the space of older output is released.
 pub(crate) const BASE: u64 = 2 * RECENT;
 
-/// The unit in which windows grow, in bytes.
-const UNIT: u64 = 512 << 10;
+/// The unit in which windows grow, in bytes: what a stream needs whose clients have read everything.
+const UNIT: u64 = BUSY_SLACK;
 
 /// How far a client may fall behind, in bytes, while the budget lasts.
 const LARGEST: u64 = 8 << 20;
@@ -89,11 +90,13 @@ impl SpoolWindow {
             self.size += UNIT;
         }
         let used = self.size.min(needed);
-        let slack = BUSY_SLACK.min(used / 2);
+        // Of a window that is not larger than it has to be, the slack is a smaller part.
+        let slack = used.saturating_sub(BUSY_SLACK).clamp(BASE / 2, BUSY_SLACK);
         (used - slack, slack)
     }
 
-    /// Returns what a client that is `behind` bytes behind does not need; after the space was released.
+    /// Returns what a client that is `behind` bytes behind does not need; after the space was released. What a client needs
+    /// that has read everything is returned with the window.
     pub(crate) fn shrink(&mut self, behind: u64) {
         let needed = needed(behind);
         if self.size > needed {
@@ -124,12 +127,13 @@ mod tests {
     fn window_keeps_what_a_client_has_not_read_and_returns_the_rest() {
         let budget = WindowBudget::with(1 << 30);
         let mut window = budget.window().unwrap();
-        for behind in [0, 1, 300_000, 5 << 20, 1 << 20] {
+        for behind in [0, 1, 200_000, 300_000, 5 << 20, 1 << 20, 0] {
             let (keep, slack) = window.fit(behind);
             assert!(keep >= behind + BASE / 2 && keep >= BUSY_SLACK, "{behind}: {keep}");
             window.shrink(behind);
             assert!(keep + slack <= window.size, "{behind}: {keep} and {slack} of {}", window.size);
         }
+        assert_eq!(window.size, BASE + BUSY_SLACK, "its clients have read everything");
         let (keep, _) = window.fit(1 << 40);
         assert!((7 << 20..=8 << 20).contains(&keep), "{keep}");
         drop(window);

@@ -6,21 +6,46 @@
 //!
 //! The task may be opening the container when it is told, and creates files when the file system answers. It looks again
 //! after that, and removes them itself.
+//!
+//! The output is counted on a thread of its own, as it may be megabytes, and without the table, so that other requests do
+//! not wait. Until the files are removed, the id stays taken, also if the task ends meanwhile.
 
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::{Arc, Weak};
 
-use super::{Table, io_fault};
+use tokio::task::spawn_blocking;
+
+use super::{ContainerTask, Keeper, Table, io_fault, shutting_down};
 use crate::container::{LAST_DRAIN, lock};
 use crate::fifo;
 use crate::format::Stream;
 use crate::position::PositionFile;
-use crate::protocol::{Fault, FaultKind, Finished, LogSpec};
+use crate::protocol::{Counters, Fault, FaultKind, Finished, LogSpec};
 use crate::state_dir::EntryPaths;
 
 /// How much is read at once.
 const CHUNK: usize = 64 * 1024;
+
+/// A container that was given up.
+#[derive(Debug)]
+pub(super) struct AbandonedContainer {
+    pub(super) container: ContainerTask,
+    /// Lives while the rest of the output is counted, for which the container's files are needed.
+    pub(super) counting: Weak<()>,
+}
+
+/// What is needed to count the rest of the output of a container, and to remove its files then.
+struct RestOfOutput {
+    spec: LogSpec,
+    paths: EntryPaths,
+    counters: Counters,
+    /// Why it is given up.
+    cause: Fault,
+    /// The end of [`AbandonedContainer::counting`].
+    _counting: Arc<()>,
+}
 
 /// Output that does not get into a log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -33,45 +58,94 @@ struct Loss {
     is_unfinished: bool,
 }
 
+// === impl AbandonedContainer ===
+
+impl AbandonedContainer {
+    fn is_being_counted(&self) -> bool {
+        self.counting.strong_count() > 0
+    }
+}
+
+// === impl Keeper ===
+
+impl Keeper {
+    /// Forgets a container whose log is on a file system that hangs: removes its files from the state directory, so that
+    /// no later logkeeper recovers it, and has its task drop the rest when the file system answers. Returns zeros for an
+    /// unknown id. Idempotent. If the future is dropped, it is done all the same.
+    pub(crate) async fn abandon(&self, id: &str) -> Result<Finished, Fault> {
+        let Some(rest) = self.serving()?.begin_abandoning(id)? else { return Ok(Finished::default()) };
+        let table = Arc::clone(&self.table);
+        let counted = spawn_blocking(move || {
+            let lost = Loss::of(&rest.spec, &rest.paths);
+            lock(&table).end_abandoning(rest, lost)
+        });
+        // Another call removes the files.
+        counted.await.map_err(|broken| io_fault("give up", id, &io::Error::other(broken)))?
+    }
+}
+
 // === impl Table ===
 
 impl Table {
-    /// Forgets a container whose log is on a file system that hangs: removes its files from the state directory, so that
-    /// no later logkeeper recovers it, and has its task drop the rest when the file system answers. Idempotent.
-    pub(super) fn abandon(&mut self, id: &str) -> Result<Finished, Fault> {
-        let removed =
-            |table: &Self| table.shared.state.remove(id).map_err(|error| io_fault("forget", id, &error));
-        if self.abandoned.contains_key(id) {
-            return removed(self).map(|()| Finished::default());
+    /// Tells the task of a container that it is given up. `None` if nothing is left to be counted: the id is unknown, or
+    /// the container was given up before, and its files are removed now if that has failed.
+    fn begin_abandoning(&mut self, id: &str) -> Result<Option<RestOfOutput>, Fault> {
+        if let Some(known) = self.abandoned.get(id) {
+            if known.is_being_counted() {
+                return Err(Fault::new(FaultKind::Busy, format!("container {id} is being given up; retry")));
+            }
+            return self.remove_files(id).map(|()| None);
         }
-        let Some(container) = self.find(id)? else { return Ok(Finished::default()) };
-        let Err(stalled) = container.handle.stalled(id) else {
+        let Some(container) = self.find(id)? else { return Ok(None) };
+        let Err(cause) = container.handle.stalled(id) else {
             let why = format!("the file system of the log of container {id} answers: finish it");
             return Err(Fault::new(FaultKind::Busy, why));
         };
-        let Some(container) = self.live.remove(id) else { return Ok(Finished::default()) };
+        let Some(container) = self.live.remove(id) else { return Ok(None) };
         // From here on the task writes nothing to the state directory that it does not remove itself.
         container.handle.progress().abandon();
-        let mut counters = *lock(&container.counters);
-        let lost = Loss::of(&container.spec, &self.shared.state.paths(id));
-        counters.dropped_lines = counters.dropped_lines.saturating_add(lost.lines);
-        counters.dropped_bytes = counters.dropped_bytes.saturating_add(lost.bytes);
+        let counters = *lock(&container.counters);
+        self.finished += 1;
+        self.finished_totals.add(counters);
+        let counting = Arc::new(());
+        let spec = container.spec.clone();
+        let abandoned = AbandonedContainer { container, counting: Arc::downgrade(&counting) };
+        self.abandoned.insert(id.to_owned(), abandoned);
+        let paths = self.shared.state.paths(id);
+        Ok(Some(RestOfOutput { spec, paths, counters, cause, _counting: counting }))
+    }
+
+    /// Removes the files of a container whose rest was counted.
+    fn end_abandoning(&mut self, rest: RestOfOutput, lost: Loss) -> Result<Finished, Fault> {
+        // The next logkeeper may have the state directory already.
+        if self.stopped {
+            return Err(shutting_down());
+        }
+        let RestOfOutput { spec: LogSpec { id, .. }, paths: _, mut counters, cause, _counting } = rest;
+        let dropped =
+            Counters { dropped_lines: lost.lines, dropped_bytes: lost.bytes, ..Counters::default() };
+        self.finished_totals.add(dropped);
+        counters.add(dropped);
         tracing::warn!(
             id,
-            cause = %stalled,
+            %cause,
             lines = lost.lines,
             bytes = lost.bytes,
             "a container is given up: the rest of its output is not logged"
         );
-        self.finished += 1;
-        self.finished_totals.add(counters);
-        self.abandoned.insert(id.to_owned(), container);
-        removed(self).map(|()| counters.into())
+        self.remove_files(&id).map(|()| counters.into())
+    }
+
+    fn remove_files(&self, id: &str) -> Result<(), Fault> {
+        self.shared.state.remove(id).map_err(|error| io_fault("forget", id, &error))
     }
 
     /// Forgets the containers that were given up and whose tasks have ended since.
     pub(super) fn forget_abandoned(&mut self) {
-        self.abandoned.retain(|_, container| !container.handle.is_closed());
+        let is_needed = |abandoned: &AbandonedContainer| {
+            abandoned.is_being_counted() || !abandoned.container.handle.is_closed()
+        };
+        self.abandoned.retain(|_, abandoned| is_needed(abandoned));
     }
 }
 

@@ -79,3 +79,29 @@ async fn container_whose_task_has_died_is_listed_until_its_output_is_logged() {
     setup.keeper.finish("c1", 0).await.unwrap();
     assert_eq!(listed(), [""; 0]);
 }
+
+/// Its files are read meanwhile, and removed after it.
+#[tokio::test]
+async fn id_of_a_container_that_is_given_up_is_taken_until_its_output_is_counted() {
+    let setup = Setup::new().await;
+    let (commands, _) = mpsc::channel(COMMANDS);
+    let container = ContainerTask {
+        spec: setup.spec.clone(),
+        handle: ContainerHandle::new(commands),
+        counters: Arc::default(),
+        task: tokio::spawn(async {}),
+        finishing: false,
+    };
+    assert!(container.handle.is_closed(), "the task has ended");
+    let counting = Arc::new(());
+    let abandoned = AbandonedContainer { container, counting: Arc::downgrade(&counting) };
+    lock(&setup.keeper.table).abandoned.insert("c1".into(), abandoned);
+    let is_busy = |fault: Fault| fault.kind == FaultKind::Busy;
+    assert!(setup.keeper.open(setup.spec.clone()).await.is_err_and(is_busy));
+    assert!(setup.keeper.abandon("c1").await.is_err_and(is_busy));
+    assert_eq!(setup.keeper.finish("c1", 0).await.unwrap(), Finished::default());
+    assert!(lock(&setup.keeper.table).shared.state.contains("c1"));
+    drop(counting);
+    setup.keeper.open(setup.spec.clone()).await.unwrap();
+    assert_eq!(setup.keeper.list(None).unwrap().entries.len(), 1);
+}

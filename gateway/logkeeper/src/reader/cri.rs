@@ -341,11 +341,12 @@ impl CriReader {
             left: search_max,
             omitted: &mut self.omitted,
         };
-        if let Some(wanted) = tail {
+        let tail = tail.map(|wanted| {
             self.filter.starts = search.last_lines(wanted, self.filter.selected);
-        }
+            self.filter.first()
+        });
         if let Some(since) = self.filter.since {
-            let start = search.since(since);
+            let start = search.since(since, tail);
             self.filter.starts = self.filter.starts.map(|tail| tail.max(start));
         }
         let Mark { file, at } = self.filter.first();

@@ -30,7 +30,7 @@ pub enum ReadError {
     /// The beginning of what is wanted was not found within the bound on what is decompressed to find it.
     #[error(
         "the lines in {} and before it are left out: to find where the wanted ones begin, more than {} MiB would be \
-         decompressed; read the log without a number of lines",
+         decompressed; read the log without a number of lines or a time",
         .0.display(),
         SEARCH_MAX >> 20
     )]

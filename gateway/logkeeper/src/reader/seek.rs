@@ -52,12 +52,17 @@ impl StartSearch<'_> {
         search.starts()
     }
 
-    /// A place before the first entry that is not older than `since`, and close to it.
-    pub(super) fn since(&mut self, since: Duration) -> Mark {
-        for file in (0..=self.rotated.len()).rev() {
+    /// A place before the first entry that is not older than `since`, and close to it. With the place `tail` of the last
+    /// lines, nothing before that is looked at, and it is returned if the time is not found after it: whoever reads from
+    /// there passes over what is too old.
+    pub(super) fn since(&mut self, since: Duration, tail: Option<Mark>) -> Mark {
+        let oldest = tail.map_or(0, |tail| tail.file);
+        for file in (oldest..=self.rotated.len()).rev() {
             if self.left == 0 && self.rotated.get(file).is_some_and(|log| log.is_compressed) {
-                self.omit_from(file);
-                return Mark { file: file + 1, at: 0 };
+                return tail.unwrap_or_else(|| {
+                    self.omit_from(file);
+                    Mark { file: file + 1, at: 0 }
+                });
             }
             let older = self.look_at(file, |text, _| match start::first_time(text)? {
                 Some(first) if first < since => start::since(text, since).map(Some),
@@ -67,7 +72,7 @@ impl StartSearch<'_> {
                 return Mark { file, at };
             }
         }
-        Mark { file: 0, at: 0 }
+        tail.unwrap_or(Mark { file: 0, at: 0 })
     }
 
     /// Looks at a file; `look` gets how many bytes it may decompress. `None` if there is no such file.

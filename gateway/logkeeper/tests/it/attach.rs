@@ -143,6 +143,39 @@ async fn spool_space_of_a_follower_is_freed_on_disconnect() {
     keeper.stop().await;
 }
 
+/// No output comes after it, with which space is released too.
+#[tokio::test]
+async fn spool_space_of_a_client_that_is_behind_is_freed_when_it_goes_while_another_one_stays() {
+    let site = Site::new();
+    let keeper = site.start().await;
+    let spec = site.spec("c1");
+    let output = site.output(&spec);
+    site.client.open(&spec).await.unwrap();
+    let attach = async || site.client.attach("c1", Stream::Stdout).await.unwrap();
+    let [behind, mut stays] = [attach().await, attach().await];
+    let len = 64 << 15;
+    let reading = tokio::spawn(async move {
+        read(&mut stays, len).await;
+        stays
+    });
+    let writer = write_numbers(output.stdout, 0..1 << 15);
+    let stays = reading.await.unwrap();
+    site.await_lines("c1", 1 << 15).await;
+    let used = || std::fs::metadata(site.config.state_dir.join("c1.stdout.spool")).unwrap().blocks() * 512;
+    assert!(used() > 1 << 20, "only {} bytes are kept", used());
+    // What has caught up is told before.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(used() > 1 << 20, "only {} bytes are kept", used());
+    drop(behind);
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while used() > 512 << 10 {
+        assert!(tokio::time::Instant::now() < deadline, "{} bytes are still kept", used());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop((stays, writer.join().unwrap()));
+    keeper.stop().await;
+}
+
 #[tokio::test]
 async fn container_without_a_log_can_be_followed_after_restart() {
     let site = Site::new();

@@ -98,6 +98,29 @@ fn search_ends_when_it_has_decompressed_its_budget_and_gives_what_it_has_found()
     assert_eq!(reader.take_omitted().len(), 1);
 }
 
+/// What was found for a number of lines is not searched for a time again.
+#[test]
+fn time_takes_nothing_from_the_last_lines_when_their_search_has_used_the_budget() {
+    let texts: Vec<_> = (0..20).map(|file| lines(file * 1000..(file + 1) * 1000)).collect();
+    let log = log_of(&texts);
+    let len = texts[19].len() as u64;
+    // All entries have this time.
+    let since = UNIX_EPOCH + Duration::from_secs(1_795_652_229);
+    for (wanted, max, first) in [(3500, 4 * len, 16_500), (10_000, 5 * len + len / 2, 15_000)] {
+        let query = LogQuery { since: Some(since), ..tail(wanted) };
+        let mut reader = bounded(&log, &query, max);
+        assert_eq!(drain(&mut reader), numbers(first..20_000), "{wanted}");
+        let omitted = reader.take_omitted();
+        assert_eq!(omitted.len(), usize::from(first == 15_000), "{wanted}: {omitted:?}");
+        let later = LogQuery { since: Some(since + Duration::from_secs(1)), ..query };
+        assert_eq!(drain(&mut bounded(&log, &later, max)), numbers(0..0), "{wanted}");
+    }
+    let (mark, expanded, omitted) =
+        search(&log, len, |search| search.since(Duration::from_secs(1), Some(Mark { file: 18, at: 7 })));
+    assert_eq!((mark, omitted.len()), (Mark { file: 18, at: 7 }, 0));
+    assert!(expanded <= 2 * BLOCK as u64, "{expanded} bytes of the files before are looked at");
+}
+
 /// A reader with another budget.
 fn bounded(log: &TestLog, query: &LogQuery, max: u64) -> LogReader {
     let dir = LogDir::open(log.dir.path(), Path::new("main")).unwrap();
@@ -119,7 +142,7 @@ fn text_without_line_ends_counts_too() {
         assert!(expanded <= max + 2 * BLOCK as u64, "{expanded} bytes of {max}");
         assert_eq!(omitted.len(), 1, "{max}");
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let (_, expanded, _) = search(&log, max, |search| search.since(since));
+        let (_, expanded, _) = search(&log, max, |search| search.since(since, None));
         assert!(expanded <= max + (2 << 20), "{expanded} bytes of {max}");
     }
 }
