@@ -4,8 +4,10 @@
 //!  larger than it may be ─► its file is renamed ─► the oldest files are removed ─► the logkeeper opens the log anew
 //! ```
 //!
-//! What a kill leaves in between is seen by the next pass: a log without a file was renamed, and is still written
-//! under its new name until it is opened anew. That file is not removed before that.
+//! What a kill or a failure leaves in between is seen by the next pass. A log without a file was renamed, and is still
+//! written under its new name until it is opened anew. A log that could not be opened anew may have an empty file, which
+//! the logkeeper has created and does not use: it is opened anew until that has succeeded, and once after a start if it has
+//! rotated files. The newest rotated file is not removed before that.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -46,8 +48,9 @@ enum FileState {
     Small,
     /// It is to be rotated.
     Large,
-    /// It was renamed, and the log is not opened anew yet.
-    Absent,
+    /// It was renamed, and the log may not be opened anew yet: there is no file, or an empty one, and nobody knows whether
+    /// the logkeeper uses that.
+    Renamed,
 }
 
 /// Rotates the logs of all tasks of a scope.
@@ -56,13 +59,15 @@ pub(crate) struct LogRotator {
     scope: Scope,
     /// The tasks whose log could not be rotated at the last pass.
     failing: BTreeSet<TaskId>,
+    /// The tasks whose log is known to be written under its own name, as far as this run of the daemon has looked at it.
+    settled: BTreeSet<TaskId>,
 }
 
 // === impl LogRotator ===
 
 impl LogRotator {
     pub(crate) const fn new(scope: Scope) -> Self {
-        Self { scope, failing: BTreeSet::new() }
+        Self { scope, failing: BTreeSet::new(), settled: BTreeSet::new() }
     }
 
     /// Looks at the logs from time to time, as soon as the gateway has recovered, whether the node has a session with
@@ -80,12 +85,15 @@ impl LogRotator {
         // Before a recovery there are none.
         let tasks = self.scope.tasks().unwrap_or_default();
         let logs: Vec<RotatedLog> = tasks.iter().filter_map(|task| RotatedLog::of(task)).collect();
-        self.failing.retain(|task| logs.iter().any(|log| log.task == *task));
+        let has_log = |task: &TaskId| logs.iter().any(|log| log.task == *task);
+        self.failing.retain(has_log);
+        self.settled.retain(has_log);
         if logs.is_empty() {
             return;
         }
+        let settled = self.settled.clone();
         let looked = blocking("look at the logs of tasks", move || {
-            Ok(logs.into_iter().map(|log| (log.state(), log)).collect::<Vec<_>>())
+            Ok(logs.into_iter().map(|log| (log.state(settled.contains(&log.task)), log)).collect::<Vec<_>>())
         });
         match looked.await {
             Ok(looked) => {
@@ -101,12 +109,19 @@ impl LogRotator {
     async fn follow_up(&mut self, state: io::Result<FileState>, log: RotatedLog) {
         let task = log.task;
         let rotated = match state {
+            // The reopen that has failed may have created a file that the logkeeper does not use.
+            Ok(FileState::Small) if self.failing.contains(&task) => {
+                rotate(&self.scope, log, FileState::Renamed).await
+            }
             Ok(FileState::Small) => Ok(()),
-            Ok(state @ (FileState::Large | FileState::Absent)) => rotate(&self.scope, log, state).await,
+            Ok(state @ (FileState::Large | FileState::Renamed)) => rotate(&self.scope, log, state).await,
             Err(fault) => Err(log.failed("look at", fault)),
         };
         match rotated {
-            Ok(()) => drop(self.failing.remove(&task)),
+            Ok(()) => {
+                self.failing.remove(&task);
+                self.settled.insert(task);
+            }
             // It has ended meanwhile.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::FailedPrecondition) => {
                 tracing::debug!(task.id = %task, error = error.report(), "the log of a task is not rotated");
@@ -169,11 +184,13 @@ impl RotatedLog {
         Some(Self { task: task.id, file, max_size, kept })
     }
 
-    fn state(&self) -> io::Result<FileState> {
+    /// How the file is. Until the log `is_settled`, an empty file beside rotated ones may be one that is not used.
+    fn state(&self, is_settled: bool) -> io::Result<FileState> {
         match size(&self.file) {
+            Ok(0) if !is_settled && RotatedFiles::of(&self.file)?.count() > 0 => Ok(FileState::Renamed),
             Ok(size) if size < self.max_size => Ok(FileState::Small),
             Ok(_) => Ok(FileState::Large),
-            Err(fault) if fault.kind() == io::ErrorKind::NotFound => Ok(FileState::Absent),
+            Err(fault) if fault.kind() == io::ErrorKind::NotFound => Ok(FileState::Renamed),
             Err(fault) => Err(fault),
         }
     }

@@ -1,7 +1,7 @@
 //! This node as a worker of a swarm, or of none.
 //!
 //! ```text
-//! not joined ──join──► joining ──► member ──► ended: removed, expired, unusable
+//! not joined ──join──► joining ──► member ◄─► ended: removed, expired, unusable, its disk hangs
 //!      ▲                  │          │          │
 //!      └──────leave───────┴──────────┴──────────┘
 //! ```
@@ -110,7 +110,8 @@ pub enum NodePhase {
     Member(AgentReport),
     /// It leaves one.
     Leaving(Option<MemberName>),
-    /// It was in one, and cannot be any more. An operator has to let it leave.
+    /// It is no working member of the one that it was in. If that is because of the clock or of a disk that hangs, it goes
+    /// on by itself once that has passed; otherwise an operator has to let it leave.
     Ended {
         /// Which one, if that is still known.
         member: Option<MemberName>,

@@ -47,8 +47,8 @@ fn membership(facts: &Facts, swarm: &SwarmView) -> Option<Finding> {
         "joining" if problems.is_empty() => None,
         "joining" => Some(Finding::new(&NOT_JOINED, problems).command(status)),
         "ended" => {
-            let text = or("it is a member no more".to_owned());
-            Some(Finding::new(&WORKER_ENDED, text).command("switchyard swarm leave"))
+            let text = or("it is no working member".to_owned());
+            Some(Finding::new(&WORKER_ENDED, text).command(status))
         }
         "member" if swarm.manager.is_none() => {
             let since = swarm.session_since.clone().unwrap_or_default();

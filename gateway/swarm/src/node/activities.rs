@@ -21,7 +21,7 @@ use crate::executor::Executor;
 use crate::identity::Identity;
 use crate::join::{JoinRequest, is_passing, join, resume_join};
 use crate::status::refuses_token;
-use crate::store::{Departure, Store};
+use crate::store::{Departure, DepartureCause, Store};
 
 /// The pauses between attempts to join that nobody waits for.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ const RETRY_MAX: Duration = Duration::from_secs(300);
 /// How often a token file that cannot be used is looked at.
 const FOLLOW: Duration = Duration::from_secs(5);
 
-/// The pause before a certificate is compared with the clock again.
+/// The pause before what is stored is read again, also by a leave that has failed.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// How long all tasks together may take to end when the node leaves.
@@ -42,8 +42,8 @@ pub(super) enum ActivityEnd {
     Joined(Result<Option<Identity>, Error>),
     /// The agent of a membership, which only an error ends.
     Ended(Error),
-    /// What is stored may be usable by now.
-    LookAgain,
+    /// What is stored was read again, because it may be usable by now.
+    LookedAgain(Result<StoredState, Error>),
     /// A leave.
     Left(Result<Departure, Error>),
 }
@@ -56,11 +56,11 @@ pub(super) fn rest() -> Activity {
     Box::pin(pending())
 }
 
-/// Waits until the clock may have been set right.
-pub(super) fn look_again() -> Activity {
-    Box::pin(async {
+/// Waits until the clock may have been set right, or the disk may have recovered, and reads what is stored.
+pub(super) fn look_again(store: Store) -> Activity {
+    Box::pin(async move {
         sleep(LOOK_AGAIN).await;
-        ActivityEnd::LookAgain
+        ActivityEnd::LookedAgain(store.run(load).await)
     })
 }
 
@@ -94,7 +94,7 @@ pub(super) fn join_by_file(
             let error = match Box::pin(attempt(&store, &operations, &file, &token_file)).await {
                 Ok(identity) => return ActivityEnd::Joined(Ok(Some(identity))),
                 // The attempt before has failed after it had stored the membership.
-                Err(Error::AlreadyJoined { .. }) => return ActivityEnd::LookAgain,
+                Err(Error::AlreadyJoined { .. }) => return ActivityEnd::LookedAgain(store.run(load).await),
                 Err(error) => error,
             };
             show(&state, &error);
@@ -212,11 +212,20 @@ async fn remove_tasks(executor: &dyn Executor) -> Result<(), Error> {
     removed.map_err(|cause| Error::TasksLeft { cause })
 }
 
-/// What is stored, when the daemon starts.
+/// What is stored.
 pub(super) struct StoredState {
     pub(super) identity: Result<Option<Identity>, Error>,
     pub(super) departure: Result<Option<Departure>, Error>,
     pub(super) has_unfinished_join: bool,
+}
+
+impl StoredState {
+    /// Whether the rest of a leave is to be done.
+    pub(super) fn is_leaving(&self) -> bool {
+        let has_left =
+            matches!(&self.departure, Ok(Some(departure)) if departure.cause == DepartureCause::Left);
+        has_left && !matches!(self.identity, Ok(None))
+    }
 }
 
 /// Reads what is stored. Blocks on the file system.

@@ -103,14 +103,19 @@ impl NodeActor {
 
     /// Goes on with what is stored.
     async fn begin(&mut self) -> Activity {
-        let stored = match self.store.run(activities::load).await {
-            Ok(stored) => stored,
-            Err(error) => return self.ended(None, error),
-        };
-        self.go_on(stored).await
+        let stored = self.store.run(activities::load).await;
+        self.go_on_if_read(stored).await
+    }
+
+    async fn go_on_if_read(&mut self, stored: Result<StoredState, Error>) -> Activity {
+        match stored {
+            Ok(stored) => self.go_on(stored).await,
+            Err(error) => self.ended(None, error),
+        }
     }
 
     async fn go_on(&mut self, stored: StoredState) -> Activity {
+        let is_leaving = stored.is_leaving();
         let StoredState { identity, departure, has_unfinished_join } = stored;
         let departure = match departure {
             Ok(departure) => departure,
@@ -122,9 +127,8 @@ impl NodeActor {
             Ok(Some(identity)) => Some(name_of(identity)),
             Ok(None) | Err(_) => None,
         };
-        let is_stored = !matches!(identity, Ok(None));
         match (identity, departure) {
-            (_, Some(departure)) if is_stored && departure.cause == DepartureCause::Left => {
+            (_, Some(departure)) if is_leaving => {
                 tracing::info!(node = departure.node, "this node goes on with leaving its swarm");
                 self.leave(member, departure, None)
             }
@@ -188,6 +192,15 @@ impl NodeActor {
         activities::rest()
     }
 
+    /// Goes on after a leave that has failed. If it is stored that the node leaves, nothing is left but to try again, after a
+    /// pause: a disk that can only be read fails at once, each time.
+    async fn after_failed_leave(&mut self) -> Activity {
+        match self.store.run(activities::load).await {
+            Ok(stored) if stored.is_leaving() => activities::look_again(self.store.clone()),
+            stored => self.go_on_if_read(stored).await,
+        }
+    }
+
     /// Follows the end of an activity.
     async fn follow(&mut self, end: ActivityEnd) -> Activity {
         match end {
@@ -210,7 +223,7 @@ impl NodeActor {
                 self.refuse(error);
                 next
             }
-            ActivityEnd::LookAgain => self.begin().await,
+            ActivityEnd::LookedAgain(stored) => self.go_on_if_read(stored).await,
             ActivityEnd::Ended(error) => {
                 let member = self.member_name();
                 if let (Error::Removed { .. }, Some(MemberName { cluster, node })) = (&error, member.clone())
@@ -237,7 +250,7 @@ impl NodeActor {
             }
             ActivityEnd::Left(Err(error)) => {
                 tracing::error!(error = error.report(), "this node has not left its swarm");
-                let next = self.begin().await;
+                let next = self.after_failed_leave().await;
                 self.refuse(error);
                 next
             }
@@ -337,25 +350,25 @@ impl NodeActor {
         current.clone()
     }
 
-    /// The node can be no member any more, until an operator does something, or the clock is set right.
+    /// The node can be no member any more, until an operator does something, the clock is set right, or the disk answers.
+    /// What cannot be read does not tell which node it is: that of the phase before is kept then.
     fn ended(&mut self, member: Option<MemberName>, error: Error) -> Activity {
         let text = error.report();
         let is_known =
             matches!(&self.state.borrow().phase, CurrentPhase::Ended { error, .. } if *error == text);
         if !is_known {
             tracing::error!(error = text, "this node is no working member of its swarm");
+            let member = member.or_else(|| self.member_name());
             self.enter(CurrentPhase::Ended { member, error: text });
         }
-        if error.may_pass() { activities::look_again() } else { activities::rest() }
+        if error.may_pass() { activities::look_again(self.store.clone()) } else { activities::rest() }
     }
 
     fn member_name(&self) -> Option<MemberName> {
         match &self.state.borrow().phase {
             CurrentPhase::Member(report) => Some(member_of(report)),
-            CurrentPhase::NotJoined { .. }
-            | CurrentPhase::Joining { .. }
-            | CurrentPhase::Leaving(_)
-            | CurrentPhase::Ended { .. } => None,
+            CurrentPhase::Leaving(member) | CurrentPhase::Ended { member, error: _ } => member.clone(),
+            CurrentPhase::NotJoined { .. } | CurrentPhase::Joining { .. } => None,
         }
     }
 

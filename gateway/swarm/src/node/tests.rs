@@ -30,6 +30,7 @@ use crate::session::reports::Reports;
 use crate::store::{DepartureCause, Store};
 use crate::testing::TestAuthority;
 
+mod disk;
 mod tasks;
 
 const TOKEN: &str = "SWMTKN-1-00000000000000000000000000000000000000000000000001-0123456789abcdefghijklmno";

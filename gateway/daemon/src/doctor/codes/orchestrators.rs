@@ -100,9 +100,9 @@ pub(in super::super) const NOT_JOINED: FindingCode = FindingCode::warning(
 );
 pub(in super::super) const WORKER_ENDED: FindingCode = FindingCode::error(
     "SY602",
-    "the node cannot be a worker of its swarm any more",
-    "It was removed from the swarm, its certificate has expired, or its files are damaged: the swarm has lost the node and its tasks.",
-    "Run `switchyard swarm leave`, remove the node on a manager (`docker node rm`), and join again.",
+    "the node is no working member of its swarm",
+    "It was removed from the swarm, its certificate is outside of its time by the clock of the node, its files are damaged, or their disk hangs: the swarm has lost the node and its tasks.",
+    "Do what the reason says. Set a wrong clock right, and mend a disk that hangs: the node goes on by itself then. Otherwise run `switchyard swarm leave`, remove the node on a manager (`docker node rm`), and join again.",
 );
 pub(in super::super) const NO_SESSION: FindingCode = FindingCode::warning(
     "SY603",

@@ -87,6 +87,50 @@ async fn renamed_log_that_is_not_opened_anew_is_still_written_and_never_removed(
     assert!(rotated(&log).is_empty());
 }
 
+/// A logkeeper that was late has created the new file, and writes to the renamed one.
+#[tokio::test]
+async fn log_that_could_not_be_opened_anew_is_so_once_more_though_its_new_file_is_there() {
+    let (node, mut rotation, log) = node_with_log().await;
+    fs::write(&log, "0123456789").unwrap();
+    for attempts in 1..=2 {
+        node.fake.fail_next(Method::ReopenLog, Error::unavailable("the file system of the log is late"));
+        rotation.pass().await;
+        fs::write(&log, "").unwrap();
+        assert_eq!((rotated(&log).len(), node.fake.count(Method::ReopenLog)), (1, attempts));
+    }
+    for _ in 0..3 {
+        rotation.pass().await;
+        assert_eq!((rotated(&log).len(), node.fake.count(Method::ReopenLog)), (1, 3));
+    }
+    assert!(log.exists());
+}
+
+/// What the rotator of the daemon before has left, nobody has told this one.
+#[tokio::test]
+async fn empty_file_beside_rotated_ones_is_opened_anew_once_after_a_start() {
+    let (node, mut before, log) = node_with_log().await;
+    let reopens = || node.fake.count(Method::ReopenLog);
+    let scope = || node.gateway.scope(Owner::Swarm);
+    fs::write(&log, "").unwrap();
+    before.pass().await;
+    assert_eq!(reopens(), 0, "it was never renamed");
+    fs::write(&log, "0123456789").unwrap();
+    node.fake.fail_next(Method::ReopenLog, Error::unavailable("the file system of the log is late"));
+    before.pass().await;
+    fs::write(&log, "").unwrap();
+    let mut rotation = LogRotator::new(scope());
+    node.fake.fail_next(Method::ReopenLog, Error::unavailable("the file system of the log is late"));
+    rotation.pass().await;
+    assert_eq!(reopens(), 2);
+    for _ in 0..2 {
+        rotation.pass().await;
+        assert_eq!(reopens(), 3);
+    }
+    fs::write(&log, "written").unwrap();
+    LogRotator::new(scope()).pass().await;
+    assert_eq!((rotated(&log).len(), reopens()), (1, 3), "it is in use");
+}
+
 /// What is renamed and not opened anew grows without a bound.
 #[tokio::test]
 async fn oldest_file_goes_when_a_log_cannot_be_opened_anew_for_want_of_an_inode() {

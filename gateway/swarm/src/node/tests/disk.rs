@@ -1,0 +1,98 @@
+//! A disk that hangs, or that can only be read.
+
+use switchyard_steps::Step;
+use tokio::time::{advance, pause};
+
+use super::*;
+
+/// How long it is looked whether something happens that must not. It costs a test that time.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Longer than the disk may take.
+const DISK_LATE: Duration = Duration::from_secs(31);
+
+/// Longer than the pause before the node looks again.
+const LOOKS_AGAIN: Duration = Duration::from_secs(11);
+
+/// Lets time pass while a thread is held, which keeps the clock from going on by itself.
+async fn pass(time: Duration) {
+    advance(time).await;
+    for _ in 0..10_000 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn node_whose_disk_hangs_is_still_known_and_answers_while_it_looks_again() {
+    let test = ActorTest::new();
+    test.store_membership();
+    let gateway = Gateway::new(Arc::new(Fake::new()), Limits::default());
+    gateway.recover().await.unwrap();
+    let (node, actor) = SwarmNode::new(NodeParts {
+        dir: test.path(),
+        join_by_file: None,
+        scope: gateway.scope(Owner::Swarm),
+        operations: test.operations.clone(),
+        maker: Arc::clone(&test.maker) as _,
+    });
+    let mut held = actor.store().hold(Step::SwarmDepartureSaved);
+    let _running = tokio::spawn(actor.run());
+    wait_until(&node, "it is a member", |phase| matches!(phase, NodePhase::Member(_))).await;
+    let leaving = tokio::spawn({
+        let node = node.clone();
+        async move { node.leave().await }
+    });
+    held.reached().await;
+    pause();
+    // For the leave, and for the look at what has become of it.
+    pass(DISK_LATE).await;
+    pass(DISK_LATE).await;
+    assert!(leaving.is_finished(), "{:?}", node.status());
+    let late = leaving.await.unwrap();
+    assert!(matches!(late, Err(Error::DiskLate { .. })), "{late:?}");
+    let ended = node.status();
+    let is_known = matches!(&ended.phase, NodePhase::Ended { member: Some(MemberName { cluster, node }), .. }
+        if cluster == "c" && node == "n");
+    assert!(is_known, "{ended:?}");
+
+    pass(LOOKS_AGAIN).await;
+    let joining = tokio::spawn({
+        let node = node.clone();
+        async move { node.join(request()).await }
+    });
+    pass(Duration::ZERO).await;
+    assert!(joining.is_finished(), "it waits for the disk");
+    let refused = joining.await.unwrap();
+    assert!(matches!(&refused, Err(Error::StillMember { reason }) if reason.contains("disk")), "{refused:?}");
+    drop(held);
+    wait_until(&node, "the leave was done", |phase| matches!(phase, NodePhase::NotJoined { .. })).await;
+    assert_eq!(names(&test.path()), ["departure.json"]);
+}
+
+#[tokio::test]
+async fn stored_leave_that_fails_at_once_is_tried_again_after_a_pause() {
+    let test = ActorTest::new();
+    test.store_membership();
+    let left = Departure { cluster: "c".to_owned(), node: "n".to_owned(), cause: DepartureCause::Left };
+    test.store().save_departure(&left).unwrap();
+    // No file can be written at the place of the draft.
+    let obstacle = test.path().join("departure.new");
+    fs::create_dir(&obstacle).unwrap();
+    let (node, _running) = test.start().await;
+    let limit = SystemTime::now() + Duration::from_secs(60);
+    while node.status().refusal.is_none() {
+        assert!(SystemTime::now() < limit, "{:?}", node.status());
+        sleep(Duration::from_millis(10)).await;
+    }
+    sleep(LOOK).await;
+    let status = node.status();
+    assert!(status.problems()[0].contains("departure.new"), "{status:?}");
+    assert!(matches!(&status.phase, NodePhase::Leaving(Some(member)) if member.node == "n"), "{status:?}");
+    assert_eq!(test.maker.removals.load(Ordering::Relaxed), 1);
+    assert!(matches!(node.leave().await, Err(Error::Busy { doing: "leaving" })));
+    pause();
+    fs::remove_dir(obstacle).unwrap();
+    wait_until(&node, "it has left", |phase| matches!(phase, NodePhase::NotJoined { .. })).await;
+    assert_eq!(test.maker.removals.load(Ordering::Relaxed), 2);
+    assert_eq!(names(&test.path()), ["departure.json"]);
+}
