@@ -2,13 +2,11 @@
 pub static SHAPES: &[shape::Shape] = &[
     // google.protobuf.Empty
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // containerd.services.content.v1.WriteContentRequest
     shape::Shape {
-        size: 120,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 4, kind: shape::Kind::Text { each: 0 } },
@@ -18,7 +16,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // containerd.services.content.v1.WriteContentRequest.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -26,14 +23,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // containerd.services.content.v1.WriteContentResponse
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 6, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // containerd.services.snapshots.v1.CommitSnapshotRequest
     shape::Shape {
-        size: 120,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -44,7 +39,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // containerd.services.snapshots.v1.CommitSnapshotRequest.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -52,13 +46,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // containerd.services.snapshots.v1.CommitSnapshotResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // docker.swarmkit.v1.AssignmentsMessage
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
@@ -67,14 +59,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.AssignmentChange
     shape::Shape {
-        size: 360,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 9, each: 0 } },
         ],
     },
     // docker.swarmkit.v1.Assignment
     shape::Shape {
-        size: 344,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 10, each: 1312 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 75, each: 0 } },
@@ -84,7 +74,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Task
     shape::Shape {
-        size: 1312,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 11, each: 0 } },
@@ -105,7 +94,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Meta
     shape::Shape {
-        size: 64,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 12, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 13, each: 0 } },
@@ -114,19 +102,16 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Version
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // google.protobuf.Timestamp
     shape::Shape {
-        size: 16,
         fields: &[
         ],
     },
     // docker.swarmkit.v1.TaskSpec
     shape::Shape {
-        size: 504,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 15, each: 992 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 43, each: 0 } },
@@ -141,7 +126,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.ContainerSpec
     shape::Shape {
-        size: 992,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 16, each: 96 } },
@@ -171,7 +155,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.ContainerSpec.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -179,7 +162,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Mount
     shape::Shape {
-        size: 288,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
@@ -190,13 +172,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Mount.BindOptions
     shape::Shape {
-        size: 40,
         fields: &[
         ],
     },
     // docker.swarmkit.v1.Mount.VolumeOptions
     shape::Shape {
-        size: 112,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 20, each: 96 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 21, each: 0 } },
@@ -205,7 +185,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Mount.VolumeOptions.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -213,7 +192,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Driver
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 22, each: 96 } },
@@ -221,7 +199,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Driver.OptionsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -229,27 +206,23 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Mount.TmpfsOptions
     shape::Shape {
-        size: 40,
         fields: &[
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // google.protobuf.Duration
     shape::Shape {
-        size: 16,
         fields: &[
         ],
     },
     // docker.swarmkit.v1.ContainerSpec.PullOptions
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 64, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.SecretReference
     shape::Shape {
-        size: 144,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -258,7 +231,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.FileTarget
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -267,7 +239,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.ContainerSpec.DNSConfig
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 24 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -276,7 +247,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.HealthConfig
     shape::Shape {
-        size: 128,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 24 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 24, each: 0 } },
@@ -287,7 +257,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.ConfigReference
     shape::Shape {
-        size: 144,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -297,13 +266,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.RuntimeTarget
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // docker.swarmkit.v1.Privileges
     shape::Shape {
-        size: 216,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 33, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 34, each: 0 } },
@@ -313,7 +280,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Privileges.CredentialSpec
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -322,7 +288,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Privileges.SELinuxContext
     shape::Shape {
-        size: 104,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
@@ -332,26 +297,22 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Privileges.SeccompOpts
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.Privileges.AppArmorOpts
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // google.protobuf.BoolValue
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // docker.swarmkit.v1.ContainerSpec.SysctlsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -359,21 +320,18 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.ContainerSpec.Ulimit
     shape::Shape {
-        size: 40,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.NetworkAttachmentSpec
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.GenericRuntimeSpec
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 42, each: 0 } },
@@ -381,7 +339,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // google.protobuf.Any
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -389,7 +346,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.ResourceRequirements
     shape::Shape {
-        size: 128,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 44, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 44, each: 0 } },
@@ -399,14 +355,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Resources
     shape::Shape {
-        size: 40,
         fields: &[
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 45, each: 64 } },
         ],
     },
     // docker.swarmkit.v1.GenericResource
     shape::Shape {
-        size: 64,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 46, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 47, each: 0 } },
@@ -414,7 +368,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.NamedGenericResource
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -422,20 +375,17 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.DiscreteGenericResource
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // google.protobuf.Int64Value
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // docker.swarmkit.v1.RestartPolicy
     shape::Shape {
-        size: 64,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 24, each: 0 } },
             shape::Field { number: 4, kind: shape::Kind::Message { shape: 24, each: 0 } },
@@ -443,7 +393,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Placement
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 24 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 51, each: 40 } },
@@ -452,21 +401,18 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.PlacementPreference
     shape::Shape {
-        size: 40,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 52, each: 0 } },
         ],
     },
     // docker.swarmkit.v1.SpreadOver
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.Platform
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -474,7 +420,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.NetworkAttachmentConfig
     shape::Shape {
-        size: 96,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -484,7 +429,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.NetworkAttachmentConfig.DriverAttachmentOptsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -492,14 +436,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.ResourceReference
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.Annotations
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 58, each: 96 } },
@@ -508,7 +450,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Annotations.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -516,7 +457,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.IndexEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -524,7 +464,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.TaskStatus
     shape::Shape {
-        size: 216,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 13, each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
@@ -537,28 +476,24 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.ContainerStatus
     shape::Shape {
-        size: 40,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.PortStatus
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 63, each: 56 } },
         ],
     },
     // docker.swarmkit.v1.PortConfig
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.NetworkAttachment
     shape::Shape {
-        size: 680,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 65, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -568,7 +503,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Network
     shape::Shape {
-        size: 600,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 11, each: 0 } },
@@ -580,7 +514,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.NetworkSpec
     shape::Shape {
-        size: 288,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 57, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 21, each: 0 } },
@@ -590,7 +523,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.IPAMOptions
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 21, each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 68, each: 104 } },
@@ -598,7 +530,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.IPAMConfig
     shape::Shape {
-        size: 104,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
@@ -608,7 +539,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.IPAMConfig.ReservedEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -616,7 +546,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.NetworkAttachment.DriverAttachmentOptsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -624,7 +553,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Endpoint
     shape::Shape {
-        size: 88,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 72, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 63, each: 56 } },
@@ -633,14 +561,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.EndpointSpec
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 63, each: 56 } },
         ],
     },
     // docker.swarmkit.v1.Endpoint.VirtualIP
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -648,7 +574,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.VolumeAttachment
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -657,7 +582,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Secret
     shape::Shape {
-        size: 328,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 11, each: 0 } },
@@ -666,7 +590,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.SecretSpec
     shape::Shape {
-        size: 216,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 57, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -676,7 +599,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Config
     shape::Shape {
-        size: 264,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 11, each: 0 } },
@@ -685,7 +607,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.ConfigSpec
     shape::Shape {
-        size: 160,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 57, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -694,7 +615,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.VolumeAssignment
     shape::Shape {
-        size: 264,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -707,7 +627,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.VolumeAssignment.VolumeContextEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -715,7 +634,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.VolumeAssignment.PublishContextEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -723,7 +641,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.VolumeAccessMode
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 83, each: 0 } },
             shape::Field { number: 4, kind: shape::Kind::Message { shape: 84, each: 0 } },
@@ -731,13 +648,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.VolumeAccessMode.BlockVolume
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // docker.swarmkit.v1.VolumeAccessMode.MountVolume
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -745,7 +660,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.VolumeSecret
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -753,41 +667,35 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.AssignmentsRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.GetRootCACertificateRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // docker.swarmkit.v1.GetRootCACertificateResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.HeartbeatRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.HeartbeatResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 24, each: 0 } },
         ],
     },
     // docker.swarmkit.v1.IssueNodeCertificateRequest
     shape::Shape {
-        size: 64,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
@@ -795,27 +703,23 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.IssueNodeCertificateResponse
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.ListenSubscriptionsRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // docker.swarmkit.v1.NodeCertificateStatusRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.NodeCertificateStatusResponse
     shape::Shape {
-        size: 168,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 96, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 97, each: 0 } },
@@ -823,14 +727,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.IssuanceStatus
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.Certificate
     shape::Shape {
-        size: 120,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 96, each: 0 } },
@@ -840,7 +742,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.PublishLogsMessage
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 99, each: 160 } },
@@ -848,7 +749,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.LogMessage
     shape::Shape {
-        size: 160,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 100, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 13, each: 0 } },
@@ -858,7 +758,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.LogContext
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -867,7 +766,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.LogAttr
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -875,13 +773,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.PublishLogsResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // docker.swarmkit.v1.SessionMessage
     shape::Shape {
-        size: 1616,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 104, each: 0 } },
@@ -892,7 +788,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Node
     shape::Shape {
-        size: 1512,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 11, each: 0 } },
@@ -907,14 +802,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.NodeSpec
     shape::Shape {
-        size: 104,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 57, each: 0 } },
         ],
     },
     // docker.swarmkit.v1.NodeDescription
     shape::Shape {
-        size: 320,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 53, each: 0 } },
@@ -926,7 +819,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.EngineDescription
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 108, each: 96 } },
@@ -935,7 +827,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.EngineDescription.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -943,7 +834,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.PluginDescription
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -951,7 +841,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.NodeTLSInfo
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -960,7 +849,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.NodeCSIInfo
     shape::Shape {
-        size: 88,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -969,14 +857,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.Topology
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 113, each: 96 } },
         ],
     },
     // docker.swarmkit.v1.Topology.SegmentsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -984,7 +870,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.NodeStatus
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
@@ -992,21 +877,18 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.ManagerStatus
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.WeightedPeer
     shape::Shape {
-        size: 64,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 117, each: 0 } },
         ],
     },
     // docker.swarmkit.v1.Peer
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1014,7 +896,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.EncryptionKey
     shape::Shape {
-        size: 64,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
@@ -1022,7 +903,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.SessionRequest
     shape::Shape {
-        size: 352,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 106, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1030,7 +910,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.SubscriptionMessage
     shape::Shape {
-        size: 184,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 121, each: 0 } },
@@ -1039,7 +918,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.LogSelector
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 24 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -1048,7 +926,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.LogSubscriptionOptions
     shape::Shape {
-        size: 64,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Numbers { each: 4 } },
             shape::Field { number: 4, kind: shape::Kind::Message { shape: 13, each: 0 } },
@@ -1056,21 +933,18 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.TasksMessage
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 10, each: 1312 } },
         ],
     },
     // docker.swarmkit.v1.TasksRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.UpdateTaskStatusRequest
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 126, each: 248 } },
@@ -1078,7 +952,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.UpdateTaskStatusRequest.TaskStatusUpdate
     shape::Shape {
-        size: 248,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 60, each: 0 } },
@@ -1086,13 +959,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.UpdateTaskStatusResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // docker.swarmkit.v1.UpdateVolumeStatusRequest
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 129, each: 32 } },
@@ -1100,46 +971,39 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // docker.swarmkit.v1.UpdateVolumeStatusRequest.VolumeStatusUpdate
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // docker.swarmkit.v1.UpdateVolumeStatusResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // grpc.health.v1.HealthCheckRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // grpc.health.v1.HealthCheckResponse
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.base.proto.ConfigSchemaRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.base.proto.ConfigSchemaResponse
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 135, each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.shared.hclspec.Spec
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 136, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 138, each: 0 } },
@@ -1155,14 +1019,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.shared.hclspec.Object
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 137, each: 152 } },
         ],
     },
     // hashicorp.nomad.plugins.shared.hclspec.Object.AttributesEntry
     shape::Shape {
-        size: 104,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 135, each: 0 } },
@@ -1170,14 +1032,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.shared.hclspec.Array
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 135, each: 72 } },
         ],
     },
     // hashicorp.nomad.plugins.shared.hclspec.Attr
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1185,7 +1045,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.shared.hclspec.Block
     shape::Shape {
-        size: 40,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 135, each: 72 } },
@@ -1193,7 +1052,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.shared.hclspec.BlockAttrs
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1201,7 +1059,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.shared.hclspec.BlockList
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 4, kind: shape::Kind::Message { shape: 135, each: 72 } },
@@ -1209,7 +1066,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.shared.hclspec.BlockSet
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 4, kind: shape::Kind::Message { shape: 135, each: 72 } },
@@ -1217,7 +1073,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.shared.hclspec.BlockMap
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -1226,7 +1081,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.shared.hclspec.Default
     shape::Shape {
-        size: 16,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 135, each: 72 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 135, each: 72 } },
@@ -1234,20 +1088,17 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.shared.hclspec.Literal
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.base.proto.PluginInfoRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.base.proto.PluginInfoResponse
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
@@ -1256,7 +1107,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.base.proto.SetConfigRequest
     shape::Shape {
-        size: 192,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 150, each: 0 } },
@@ -1265,21 +1115,18 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.base.proto.NomadConfig
     shape::Shape {
-        size: 136,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 151, each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.base.proto.NomadDriverConfig
     shape::Shape {
-        size: 128,
         fields: &[
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 152, each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.base.proto.ClientTopology
     shape::Shape {
-        size: 104,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Numbers { each: 4 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 153, each: 0 } },
@@ -1288,39 +1135,33 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.base.proto.ClientTopologySLIT
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Numbers { each: 4 } },
         ],
     },
     // hashicorp.nomad.plugins.base.proto.ClientTopologyCore
     shape::Shape {
-        size: 64,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.base.proto.SetConfigResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.device.FingerprintRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.device.FingerprintResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 158, each: 120 } },
         ],
     },
     // hashicorp.nomad.plugins.device.DeviceGroup
     shape::Shape {
-        size: 120,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1331,7 +1172,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.device.DetectedDevice
     shape::Shape {
-        size: 88,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
@@ -1340,14 +1180,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.device.DeviceLocality
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.device.DeviceGroup.AttributesEntry
     shape::Shape {
-        size: 88,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 162, each: 0 } },
@@ -1355,7 +1193,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.shared.structs.Attribute
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 5, kind: shape::Kind::Text { each: 0 } },
@@ -1363,21 +1200,18 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.device.ReserveRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 24 } },
         ],
     },
     // hashicorp.nomad.plugins.device.ReserveResponse
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 165, each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.device.ContainerReservation
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 166, each: 96 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 167, each: 56 } },
@@ -1386,7 +1220,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.device.ContainerReservation.EnvsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1394,7 +1227,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.device.Mount
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1402,7 +1234,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.device.DeviceSpec
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1411,21 +1242,18 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.device.StatsRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 24, each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.device.StatsResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 171, each: 96 } },
         ],
     },
     // hashicorp.nomad.plugins.device.DeviceGroupStats
     shape::Shape {
-        size: 96,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1435,7 +1263,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.device.DeviceGroupStats.InstanceStatsEntry
     shape::Shape {
-        size: 280,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 173, each: 0 } },
@@ -1443,7 +1270,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.device.DeviceStats
     shape::Shape {
-        size: 248,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 174, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 177, each: 0 } },
@@ -1452,7 +1278,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.shared.structs.StatValue
     shape::Shape {
-        size: 160,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 175, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 175, each: 0 } },
@@ -1466,20 +1291,17 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // google.protobuf.DoubleValue
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // google.protobuf.StringValue
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.shared.structs.StatObject
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 178, each: 128 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 179, each: 240 } },
@@ -1487,7 +1309,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.shared.structs.StatObject.NestedEntry
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 177, each: 0 } },
@@ -1495,7 +1316,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.shared.structs.StatObject.AttributesEntry
     shape::Shape {
-        size: 192,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 174, each: 0 } },
@@ -1503,27 +1323,23 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.CapabilitiesRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.CapabilitiesResponse
     shape::Shape {
-        size: 88,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 182, each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.DriverCapabilities
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 4, kind: shape::Kind::Numbers { each: 4 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.CreateNetworkRequest
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1531,14 +1347,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.CreateNetworkResponse
     shape::Shape {
-        size: 128,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 185, each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.NetworkIsolationSpec
     shape::Shape {
-        size: 112,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 186, each: 96 } },
@@ -1547,7 +1361,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.NetworkIsolationSpec.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1555,7 +1368,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.HostsConfig
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1563,7 +1375,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.DestroyNetworkRequest
     shape::Shape {
-        size: 144,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 185, each: 0 } },
@@ -1571,26 +1382,22 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.DestroyNetworkResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.DestroyTaskRequest
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.DestroyTaskResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.DriverTaskEvent
     shape::Shape {
-        size: 144,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1602,7 +1409,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.DriverTaskEvent.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1610,7 +1416,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.ExecTaskRequest
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -1619,7 +1424,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.ExecTaskResponse
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1628,13 +1432,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.ExitResult
     shape::Shape {
-        size: 24,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.ExecTaskStreamingRequest
     shape::Shape {
-        size: 128,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 198, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 199, each: 0 } },
@@ -1643,7 +1445,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.ExecTaskStreamingRequest.Setup
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -1651,20 +1452,17 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.ExecTaskStreamingRequest.TerminalSize
     shape::Shape {
-        size: 16,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.ExecTaskStreamingIOOperation
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.ExecTaskStreamingResponse
     shape::Shape {
-        size: 120,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 200, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 200, each: 0 } },
@@ -1673,13 +1471,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.FingerprintRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.FingerprintResponse
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 204, each: 136 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
@@ -1688,7 +1484,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.FingerprintResponse.AttributesEntry
     shape::Shape {
-        size: 88,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 162, each: 0 } },
@@ -1696,26 +1491,22 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.InitRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.InitResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.InspectTaskRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.InspectTaskResponse
     shape::Shape {
-        size: 240,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 209, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 210, each: 0 } },
@@ -1724,7 +1515,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskStatus
     shape::Shape {
-        size: 136,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1735,14 +1525,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskDriverStatus
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 211, each: 96 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskDriverStatus.AttributesEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1750,7 +1538,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.NetworkOverride
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 213, each: 80 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1758,14 +1545,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.NetworkOverride.PortMapEntry
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.RecoverTaskRequest
     shape::Shape {
-        size: 944,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 215, each: 0 } },
@@ -1773,7 +1558,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskHandle
     shape::Shape {
-        size: 912,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 216, each: 0 } },
             shape::Field { number: 4, kind: shape::Kind::Text { each: 0 } },
@@ -1781,7 +1565,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskConfig
     shape::Shape {
-        size: 864,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1809,7 +1592,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskConfig.EnvEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1817,7 +1599,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskConfig.DeviceEnvEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1825,7 +1606,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.Resources
     shape::Shape {
-        size: 200,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 220, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 225, each: 0 } },
@@ -1834,7 +1614,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.AllocatedTaskResources
     shape::Shape {
-        size: 64,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 221, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 222, each: 0 } },
@@ -1843,19 +1622,16 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.AllocatedCpuResources
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.AllocatedMemoryResources
     shape::Shape {
-        size: 16,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.NetworkResource
     shape::Shape {
-        size: 128,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1866,14 +1642,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.NetworkPort
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.LinuxResources
     shape::Shape {
-        size: 96,
         fields: &[
             shape::Field { number: 6, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 9, kind: shape::Kind::Text { each: 0 } },
@@ -1881,7 +1655,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.PortMapping
     shape::Shape {
-        size: 64,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 4, kind: shape::Kind::Text { each: 0 } },
@@ -1889,7 +1662,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.Mount
     shape::Shape {
-        size: 128,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1900,7 +1672,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.Device
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1909,7 +1680,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.DNSConfig
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 24 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -1918,25 +1688,21 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.RecoverTaskResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.ShutdownRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.ShutdownResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.SignalTaskRequest
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -1944,20 +1710,17 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.SignalTaskResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.StartTaskRequest
     shape::Shape {
-        size: 872,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 216, each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.StartTaskResponse
     shape::Shape {
-        size: 1016,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 215, each: 0 } },
@@ -1966,7 +1729,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.StopTaskRequest
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 24, each: 0 } },
@@ -1975,32 +1737,27 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.StopTaskResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskConfigSchemaRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskConfigSchemaResponse
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 135, each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskEventsRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskStatsRequest
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 24, each: 0 } },
@@ -2008,14 +1765,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskStatsResponse
     shape::Shape {
-        size: 256,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 244, each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskStats
     shape::Shape {
-        size: 248,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 13, each: 0 } },
@@ -2025,7 +1780,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskResourceUsage
     shape::Shape {
-        size: 168,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 246, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 247, each: 0 } },
@@ -2033,21 +1787,18 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.CPUUsage
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 7, kind: shape::Kind::Numbers { each: 4 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.MemoryUsage
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 6, kind: shape::Kind::Numbers { each: 4 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.TaskStats.ResourceUsageByPidEntry
     shape::Shape {
-        size: 200,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 245, each: 0 } },
@@ -2055,14 +1806,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // hashicorp.nomad.plugins.drivers.proto.WaitTaskRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // hashicorp.nomad.plugins.drivers.proto.WaitTaskResponse
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 196, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2070,14 +1819,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // opentelemetry.proto.collector.trace.v1.ExportTraceServiceRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 252, each: 56 } },
         ],
     },
     // opentelemetry.proto.trace.v1.ResourceSpans
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 253, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 256, each: 80 } },
@@ -2085,14 +1832,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // opentelemetry.proto.resource.v1.Resource
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 254, each: 64 } },
         ],
     },
     // opentelemetry.proto.common.v1.KeyValue
     shape::Shape {
-        size: 64,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 255, each: 0 } },
@@ -2100,14 +1845,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // opentelemetry.proto.common.v1.AnyValue
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // opentelemetry.proto.trace.v1.ScopeSpans
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 257, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 258, each: 216 } },
@@ -2115,7 +1858,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // opentelemetry.proto.common.v1.InstrumentationScope
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2123,7 +1865,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // opentelemetry.proto.trace.v1.Span
     shape::Shape {
-        size: 216,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2136,28 +1877,24 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // opentelemetry.proto.trace.v1.Status
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // opentelemetry.proto.collector.trace.v1.ExportTraceServiceResponse
     shape::Shape {
-        size: 40,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 261, each: 0 } },
         ],
     },
     // opentelemetry.proto.collector.trace.v1.ExportTracePartialSuccess
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // plugin.ConnInfo
     shape::Shape {
-        size: 104,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
@@ -2166,33 +1903,28 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // plugin.ConnInfo.Knock
     shape::Shape {
-        size: 40,
         fields: &[
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // plugin.Empty
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // plugin.StdioData
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // pluginregistration.InfoRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // pluginregistration.PluginInfo
     shape::Shape {
-        size: 96,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2202,34 +1934,29 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // pluginregistration.RegistrationStatus
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // pluginregistration.RegistrationStatusResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.AttachRequest
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.AttachResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.CheckpointContainerRequest
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2237,13 +1964,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.CheckpointContainerResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.CheckpointPodRequest
     shape::Shape {
-        size: 96,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2253,7 +1978,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.CheckpointPodRequest.OptionsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2261,13 +1985,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.CheckpointPodResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.ContainerEventResponse
     shape::Shape {
-        size: 464,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 4, kind: shape::Kind::Message { shape: 278, each: 0 } },
@@ -2276,7 +1998,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodSandboxStatus
     shape::Shape {
-        size: 392,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 279, each: 0 } },
@@ -2289,7 +2010,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodSandboxMetadata
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2298,7 +2018,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodSandboxNetworkStatus
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 281, each: 24 } },
@@ -2306,28 +2025,24 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodIP
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.LinuxPodSandboxStatus
     shape::Shape {
-        size: 128,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 283, each: 0 } },
         ],
     },
     // runtime.v1.Namespace
     shape::Shape {
-        size: 120,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 284, each: 0 } },
         ],
     },
     // runtime.v1.NamespaceOption
     shape::Shape {
-        size: 112,
         fields: &[
             shape::Field { number: 4, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 5, kind: shape::Kind::Message { shape: 285, each: 0 } },
@@ -2335,7 +2050,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.UserNamespace
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 286, each: 24 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 286, each: 24 } },
@@ -2343,13 +2057,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.IDMapping
     shape::Shape {
-        size: 24,
         fields: &[
         ],
     },
     // runtime.v1.PodSandboxStatus.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2357,7 +2069,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodSandboxStatus.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2365,7 +2076,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerStatus
     shape::Shape {
-        size: 720,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 290, each: 0 } },
@@ -2384,14 +2094,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerMetadata
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.ImageSpec
     shape::Shape {
-        size: 120,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 292, each: 96 } },
@@ -2402,7 +2110,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ImageSpec.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2410,7 +2117,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerStatus.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2418,7 +2124,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerStatus.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2426,7 +2131,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.Mount
     shape::Shape {
-        size: 304,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2439,7 +2143,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerResources
     shape::Shape {
-        size: 224,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 297, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 300, each: 0 } },
@@ -2447,7 +2150,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.LinuxContainerResources
     shape::Shape {
-        size: 144,
         fields: &[
             shape::Field { number: 6, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 7, kind: shape::Kind::Text { each: 0 } },
@@ -2457,14 +2159,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.HugepageLimit
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.LinuxContainerResources.UnifiedEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2472,48 +2172,41 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.WindowsContainerResources
     shape::Shape {
-        size: 64,
         fields: &[
             shape::Field { number: 6, kind: shape::Kind::Message { shape: 301, each: 16 } },
         ],
     },
     // runtime.v1.WindowsCpuGroupAffinity
     shape::Shape {
-        size: 16,
         fields: &[
         ],
     },
     // runtime.v1.ContainerUser
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 303, each: 0 } },
         ],
     },
     // runtime.v1.LinuxContainerUser
     shape::Shape {
-        size: 40,
         fields: &[
             shape::Field { number: 3, kind: shape::Kind::Numbers { each: 8 } },
         ],
     },
     // runtime.v1.ContainerStatsRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.ContainerStatsResponse
     shape::Shape {
-        size: 696,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 306, each: 0 } },
         ],
     },
     // runtime.v1.ContainerStats
     shape::Shape {
-        size: 688,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 307, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 310, each: 0 } },
@@ -2525,7 +2218,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerAttributes
     shape::Shape {
-        size: 112,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 290, each: 0 } },
@@ -2535,7 +2227,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerAttributes.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2543,7 +2234,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerAttributes.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2551,7 +2241,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.CpuUsage
     shape::Shape {
-        size: 128,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 311, each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 311, each: 0 } },
@@ -2560,13 +2249,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.UInt64Value
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // runtime.v1.PsiStats
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 313, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 313, each: 0 } },
@@ -2574,13 +2261,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PsiData
     shape::Shape {
-        size: 32,
         fields: &[
         ],
     },
     // runtime.v1.MemoryUsage
     shape::Shape {
-        size: 192,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 311, each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 311, each: 0 } },
@@ -2593,7 +2278,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.FilesystemUsage
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 316, each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 311, each: 0 } },
@@ -2602,14 +2286,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.FilesystemIdentifier
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.SwapUsage
     shape::Shape {
-        size: 40,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 311, each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 311, each: 0 } },
@@ -2617,21 +2299,18 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.IoUsage
     shape::Shape {
-        size: 96,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 312, each: 0 } },
         ],
     },
     // runtime.v1.ContainerStatusRequest
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.ContainerStatusResponse
     shape::Shape {
-        size: 752,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 289, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 321, each: 96 } },
@@ -2639,7 +2318,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerStatusResponse.InfoEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2647,7 +2325,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.CreateContainerRequest
     shape::Shape {
-        size: 2536,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 323, each: 0 } },
@@ -2656,7 +2333,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerConfig
     shape::Shape {
-        size: 1344,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 290, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 291, each: 0 } },
@@ -2676,7 +2352,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.KeyValue
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2684,7 +2359,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.Device
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2693,7 +2367,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerConfig.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2701,7 +2374,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerConfig.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2709,7 +2381,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.LinuxContainerConfig
     shape::Shape {
-        size: 752,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 297, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 329, each: 0 } },
@@ -2717,7 +2388,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.LinuxContainerSecurityContext
     shape::Shape {
-        size: 592,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 330, each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 284, each: 0 } },
@@ -2736,7 +2406,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.Capability
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 24 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -2745,7 +2414,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.SELinuxOption
     shape::Shape {
-        size: 96,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2755,20 +2423,17 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.Int64Value
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // runtime.v1.SecurityProfile
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.WindowsContainerConfig
     shape::Shape {
-        size: 136,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 300, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 335, each: 0 } },
@@ -2776,7 +2441,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.WindowsContainerSecurityContext
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2784,14 +2448,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.CDIDevice
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.PodSandboxConfig
     shape::Shape {
-        size: 1152,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 279, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2806,7 +2468,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.DNSConfig
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 24 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -2815,14 +2476,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PortMapping
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 4, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.PodSandboxConfig.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2830,7 +2489,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodSandboxConfig.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2838,7 +2496,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.LinuxPodSandboxConfig
     shape::Shape {
-        size: 768,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 343, each: 0 } },
@@ -2849,7 +2506,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.LinuxSandboxSecurityContext
     shape::Shape {
-        size: 408,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 284, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 331, each: 0 } },
@@ -2863,7 +2519,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.LinuxPodSandboxConfig.SysctlsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2871,14 +2526,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.WindowsPodSandboxConfig
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 346, each: 0 } },
         ],
     },
     // runtime.v1.WindowsSandboxSecurityContext
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2887,20 +2540,17 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.WindowsNamespaceOption
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // runtime.v1.CreateContainerResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.ExecRequest
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -2908,14 +2558,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ExecResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.ExecSyncRequest
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -2923,7 +2571,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ExecSyncResponse
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2931,19 +2578,16 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.GetEventsRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.ImageFsInfoRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.ImageFsInfoResponse
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 315, each: 72 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 315, each: 72 } },
@@ -2951,14 +2595,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ImageStatusRequest
     shape::Shape {
-        size: 136,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 291, each: 0 } },
         ],
     },
     // runtime.v1.ImageStatusResponse
     shape::Shape {
-        size: 288,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 358, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 359, each: 96 } },
@@ -2966,7 +2608,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.Image
     shape::Shape {
-        size: 256,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -2978,7 +2619,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ImageStatusResponse.InfoEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -2986,14 +2626,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ListContainerStatsRequest
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 361, each: 0 } },
         ],
     },
     // runtime.v1.ContainerStatsFilter
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3002,7 +2640,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerStatsFilter.LabelSelectorEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3010,21 +2647,18 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ListContainerStatsResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 306, each: 688 } },
         ],
     },
     // runtime.v1.ListContainersRequest
     shape::Shape {
-        size: 96,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 365, each: 0 } },
         ],
     },
     // runtime.v1.ContainerFilter
     shape::Shape {
-        size: 88,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 366, each: 0 } },
@@ -3034,13 +2668,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerStateValue
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // runtime.v1.ContainerFilter.LabelSelectorEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3048,14 +2680,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ListContainersResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 369, each: 328 } },
         ],
     },
     // runtime.v1.Container
     shape::Shape {
-        size: 328,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3069,7 +2699,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.Container.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3077,7 +2706,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.Container.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3085,41 +2713,35 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ListImagesRequest
     shape::Shape {
-        size: 136,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 373, each: 0 } },
         ],
     },
     // runtime.v1.ImageFilter
     shape::Shape {
-        size: 128,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 291, each: 0 } },
         ],
     },
     // runtime.v1.ListImagesResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 358, each: 256 } },
         ],
     },
     // runtime.v1.ListMetricDescriptorsRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.ListMetricDescriptorsResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 377, each: 72 } },
         ],
     },
     // runtime.v1.MetricDescriptor
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3128,20 +2750,17 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ListPodSandboxMetricsRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.ListPodSandboxMetricsResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 380, each: 72 } },
         ],
     },
     // runtime.v1.PodSandboxMetrics
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 381, each: 80 } },
@@ -3150,7 +2769,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.Metric
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 4, kind: shape::Kind::Text { each: 24 } },
@@ -3159,7 +2777,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ContainerMetrics
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 381, each: 80 } },
@@ -3167,14 +2784,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ListPodSandboxRequest
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 384, each: 0 } },
         ],
     },
     // runtime.v1.PodSandboxFilter
     shape::Shape {
-        size: 64,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 385, each: 0 } },
@@ -3183,13 +2798,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodSandboxStateValue
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // runtime.v1.PodSandboxFilter.LabelSelectorEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3197,14 +2810,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ListPodSandboxResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 388, each: 200 } },
         ],
     },
     // runtime.v1.PodSandbox
     shape::Shape {
-        size: 200,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 279, each: 0 } },
@@ -3215,7 +2826,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodSandbox.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3223,7 +2833,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodSandbox.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3231,14 +2840,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ListPodSandboxStatsRequest
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 392, each: 0 } },
         ],
     },
     // runtime.v1.PodSandboxStatsFilter
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 393, each: 96 } },
@@ -3246,7 +2853,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodSandboxStatsFilter.LabelSelectorEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3254,14 +2860,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ListPodSandboxStatsResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 395, each: 1136 } },
         ],
     },
     // runtime.v1.PodSandboxStats
     shape::Shape {
-        size: 1136,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 396, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 399, each: 0 } },
@@ -3270,7 +2874,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodSandboxAttributes
     shape::Shape {
-        size: 160,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 279, each: 0 } },
@@ -3280,7 +2883,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodSandboxAttributes.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3288,7 +2890,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodSandboxAttributes.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3296,7 +2897,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.LinuxPodSandboxStats
     shape::Shape {
-        size: 632,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 310, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 314, each: 0 } },
@@ -3308,7 +2908,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.NetworkUsage
     shape::Shape {
-        size: 128,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 401, each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 401, each: 88 } },
@@ -3316,7 +2915,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.NetworkInterfaceUsage
     shape::Shape {
-        size: 88,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 311, each: 0 } },
@@ -3327,14 +2925,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.ProcessUsage
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 311, each: 0 } },
         ],
     },
     // runtime.v1.WindowsPodSandboxStats
     shape::Shape {
-        size: 320,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 404, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 405, each: 0 } },
@@ -3345,7 +2941,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.WindowsCpuUsage
     shape::Shape {
-        size: 40,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 311, each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 311, each: 0 } },
@@ -3353,7 +2948,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.WindowsMemoryUsage
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 311, each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 311, each: 0 } },
@@ -3363,7 +2957,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.WindowsNetworkUsage
     shape::Shape {
-        size: 128,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 407, each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 407, each: 88 } },
@@ -3371,7 +2964,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.WindowsNetworkInterfaceUsage
     shape::Shape {
-        size: 88,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 311, each: 0 } },
@@ -3382,14 +2974,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.WindowsProcessUsage
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 311, each: 0 } },
         ],
     },
     // runtime.v1.WindowsContainerStats
     shape::Shape {
-        size: 312,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 307, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 404, each: 0 } },
@@ -3399,7 +2989,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.WindowsFilesystemUsage
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 316, each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Message { shape: 311, each: 0 } },
@@ -3407,28 +2996,24 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodSandboxStatsRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.PodSandboxStatsResponse
     shape::Shape {
-        size: 1144,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 395, each: 0 } },
         ],
     },
     // runtime.v1.PodSandboxStatusRequest
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.PodSandboxStatusResponse
     shape::Shape {
-        size: 456,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 278, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 415, each: 96 } },
@@ -3437,7 +3022,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PodSandboxStatusResponse.InfoEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3445,7 +3029,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PortForwardRequest
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Numbers { each: 4 } },
@@ -3453,14 +3036,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PortForwardResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.PullImageRequest
     shape::Shape {
-        size: 1440,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 291, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 419, each: 0 } },
@@ -3469,7 +3050,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.AuthConfig
     shape::Shape {
-        size: 144,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3481,66 +3061,56 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.PullImageResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.RemoveContainerRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.RemoveContainerResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.RemoveImageRequest
     shape::Shape {
-        size: 128,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 291, each: 0 } },
         ],
     },
     // runtime.v1.RemoveImageResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.RemovePodSandboxRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.RemovePodSandboxResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.ReopenContainerLogRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.ReopenContainerLogResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.RestorePodRequest
     shape::Shape {
-        size: 1256,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 337, each: 0 } },
@@ -3551,7 +3121,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.RestorePodRequest.OptionsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3559,7 +3128,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.RestorePodResponse
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 432, each: 48 } },
@@ -3567,7 +3135,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.RestoredContainer
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3575,7 +3142,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.RunPodSandboxRequest
     shape::Shape {
-        size: 1184,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 337, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3583,52 +3149,44 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.RunPodSandboxResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.RuntimeConfigRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.RuntimeConfigResponse
     shape::Shape {
-        size: 16,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 437, each: 0 } },
         ],
     },
     // runtime.v1.LinuxRuntimeConfiguration
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // runtime.v1.StartContainerRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.StartContainerResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.StatusRequest
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // runtime.v1.StatusResponse
     shape::Shape {
-        size: 112,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 442, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 444, each: 96 } },
@@ -3638,14 +3196,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.RuntimeStatus
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 443, each: 80 } },
         ],
     },
     // runtime.v1.RuntimeCondition
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
@@ -3654,7 +3210,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.StatusResponse.InfoEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3662,7 +3217,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.RuntimeHandler
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 446, each: 0 } },
@@ -3670,128 +3224,109 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.RuntimeHandlerFeatures
     shape::Shape {
-        size: 16,
         fields: &[
         ],
     },
     // runtime.v1.RuntimeFeatures
     shape::Shape {
-        size: 24,
         fields: &[
         ],
     },
     // runtime.v1.StopContainerRequest
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.StopContainerResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.StopPodSandboxRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.StopPodSandboxResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.StreamContainerStatsRequest
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 361, each: 0 } },
         ],
     },
     // runtime.v1.StreamContainerStatsResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 306, each: 688 } },
         ],
     },
     // runtime.v1.StreamContainersRequest
     shape::Shape {
-        size: 96,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 365, each: 0 } },
         ],
     },
     // runtime.v1.StreamContainersResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 369, each: 328 } },
         ],
     },
     // runtime.v1.StreamImagesRequest
     shape::Shape {
-        size: 136,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 373, each: 0 } },
         ],
     },
     // runtime.v1.StreamImagesResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 358, each: 256 } },
         ],
     },
     // runtime.v1.StreamPodSandboxMetricsRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.StreamPodSandboxMetricsResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 380, each: 72 } },
         ],
     },
     // runtime.v1.StreamPodSandboxStatsRequest
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 392, each: 0 } },
         ],
     },
     // runtime.v1.StreamPodSandboxStatsResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 395, each: 1136 } },
         ],
     },
     // runtime.v1.StreamPodSandboxesRequest
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 384, each: 0 } },
         ],
     },
     // runtime.v1.StreamPodSandboxesResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 388, each: 200 } },
         ],
     },
     // runtime.v1.UpdateContainerResourcesRequest
     shape::Shape {
-        size: 272,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 297, each: 0 } },
@@ -3801,7 +3336,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.UpdateContainerResourcesRequest.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3809,13 +3343,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.UpdateContainerResourcesResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.UpdatePodSandboxResourcesRequest
     shape::Shape {
-        size: 328,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 297, each: 0 } },
@@ -3824,47 +3356,40 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1.UpdatePodSandboxResourcesResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.UpdateRuntimeConfigRequest
     shape::Shape {
-        size: 40,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 470, each: 0 } },
         ],
     },
     // runtime.v1.RuntimeConfig
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 471, each: 0 } },
         ],
     },
     // runtime.v1.NetworkConfig
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.UpdateRuntimeConfigResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1.VersionRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1.VersionResponse
     shape::Shape {
-        size: 96,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3874,7 +3399,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.ContainerStatusResponse
     shape::Shape {
-        size: 1304,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 476, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 489, each: 96 } },
@@ -3882,7 +3406,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.ContainerStatus
     shape::Shape {
-        size: 1272,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 290, each: 0 } },
@@ -3903,7 +3426,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.ContainerStatus.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3911,7 +3433,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.ContainerStatus.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3919,7 +3440,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.Mount
     shape::Shape {
-        size: 96,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3928,7 +3448,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.ContainerResources
     shape::Shape {
-        size: 432,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 481, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 300, each: 0 } },
@@ -3936,7 +3455,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.LinuxContainerResources
     shape::Shape {
-        size: 352,
         fields: &[
             shape::Field { number: 6, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 7, kind: shape::Kind::Text { each: 0 } },
@@ -3954,7 +3472,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.LinuxContainerResources.UnifiedEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3962,7 +3479,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.LinuxContainerResources.DiskQuotaEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -3970,28 +3486,24 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.WeightDevice
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1alpha2.ThrottleDevice
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1alpha2.Ulimit
     shape::Shape {
-        size: 40,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1alpha2.ContainerStatus.VolumesEntry
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 488, each: 0 } },
@@ -3999,13 +3511,11 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.Volume
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1alpha2.ContainerStatusResponse.InfoEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4013,7 +3523,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.CreateContainerRequest
     shape::Shape {
-        size: 3160,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 491, each: 0 } },
@@ -4022,7 +3531,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.ContainerConfig
     shape::Shape {
-        size: 1552,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 290, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 291, each: 0 } },
@@ -4042,7 +3550,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.ContainerConfig.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4050,7 +3557,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.ContainerConfig.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4058,7 +3564,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.LinuxContainerConfig
     shape::Shape {
-        size: 960,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 481, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 329, each: 0 } },
@@ -4066,7 +3571,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.PodSandboxConfig
     shape::Shape {
-        size: 1568,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 279, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4081,7 +3585,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.PodSandboxConfig.LabelsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4089,7 +3592,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.PodSandboxConfig.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4097,7 +3599,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.LinuxPodSandboxConfig
     shape::Shape {
-        size: 1184,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 343, each: 0 } },
@@ -4108,7 +3609,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.LinuxPodSandboxConfig.SysctlsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4116,7 +3616,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.ImageStatusResponse
     shape::Shape {
-        size: 312,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 501, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 503, each: 96 } },
@@ -4124,7 +3623,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.Image
     shape::Shape {
-        size: 280,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -4137,7 +3635,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.Image.VolumesEntry
     shape::Shape {
-        size: 32,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 488, each: 0 } },
@@ -4145,7 +3642,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.ImageStatusResponse.InfoEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4153,14 +3649,12 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.ListImagesResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 501, each: 280 } },
         ],
     },
     // runtime.v1alpha2.PullImageRequest
     shape::Shape {
-        size: 1856,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 291, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 419, each: 0 } },
@@ -4169,20 +3663,17 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.RemoveVolumeRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1alpha2.RemoveVolumeResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1alpha2.RunPodSandboxRequest
     shape::Shape {
-        size: 1600,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 495, each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4190,20 +3681,17 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.StartPodSandboxRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // runtime.v1alpha2.StartPodSandboxResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // runtime.v1alpha2.UpdateContainerResourcesRequest
     shape::Shape {
-        size: 480,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 481, each: 0 } },
@@ -4213,7 +3701,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // runtime.v1alpha2.UpdateContainerResourcesRequest.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4221,7 +3708,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // switchyard.nomad.v1.OpenRequest
     shape::Shape {
-        size: 104,
         fields: &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
@@ -4231,27 +3717,23 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // switchyard.nomad.v1.OpenResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // v1.ListPodResourcesRequest
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // v1.ListPodResourcesResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 517, each: 96 } },
         ],
     },
     // v1.PodResources
     shape::Shape {
-        size: 96,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4261,7 +3743,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // v1.ContainerResources
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 519, each: 48 } },
@@ -4270,7 +3751,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // v1.ContainerDevices
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -4278,28 +3758,24 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // v1beta1.AllocateRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 521, each: 24 } },
         ],
     },
     // v1beta1.ContainerAllocateRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 24 } },
         ],
     },
     // v1beta1.AllocateResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 523, each: 120 } },
         ],
     },
     // v1beta1.ContainerAllocateResponse
     shape::Shape {
-        size: 120,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 524, each: 96 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 525, each: 56 } },
@@ -4310,7 +3786,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // v1beta1.ContainerAllocateResponse.EnvsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4318,7 +3793,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // v1beta1.Mount
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4326,7 +3800,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // v1beta1.DeviceSpec
     shape::Shape {
-        size: 72,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4335,7 +3808,6 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // v1beta1.ContainerAllocateResponse.AnnotationsEntry
     shape::Shape {
-        size: 48,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4343,33 +3815,28 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // v1beta1.CDIDevice
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
         ],
     },
     // v1beta1.DevicePluginOptions
     shape::Shape {
-        size: 16,
         fields: &[
         ],
     },
     // v1beta1.Empty
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // v1beta1.ListAndWatchResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 532, each: 80 } },
         ],
     },
     // v1beta1.Device
     shape::Shape {
-        size: 80,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
@@ -4378,40 +3845,34 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // v1beta1.TopologyInfo
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 534, each: 8 } },
         ],
     },
     // v1beta1.NUMANode
     shape::Shape {
-        size: 8,
         fields: &[
         ],
     },
     // v1beta1.PreStartContainerRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 24 } },
         ],
     },
     // v1beta1.PreStartContainerResponse
     shape::Shape {
-        size: 0,
         fields: &[
         ],
     },
     // v1beta1.PreferredAllocationRequest
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 538, each: 56 } },
         ],
     },
     // v1beta1.ContainerPreferredAllocationRequest
     shape::Shape {
-        size: 56,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 24 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
@@ -4419,21 +3880,18 @@ pub static SHAPES: &[shape::Shape] = &[
     },
     // v1beta1.PreferredAllocationResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Message { shape: 540, each: 24 } },
         ],
     },
     // v1beta1.ContainerPreferredAllocationResponse
     shape::Shape {
-        size: 24,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 24 } },
         ],
     },
     // v1beta1.RegisterRequest
     shape::Shape {
-        size: 96,
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },

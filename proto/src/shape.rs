@@ -25,11 +25,9 @@ pub trait Shaped {
     const SHAPE: usize;
 }
 
-/// The size of a struct, and which of its fields take memory of their own.
+/// Which fields of a struct take memory of their own. How large the struct itself is, the fields say that it is in.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
-    /// In bytes, with everything that is in it and not behind a pointer; estimated from its fields.
-    pub size: u32,
     /// By number. What is in none of them is in the struct itself.
     pub fields: &'static [Field],
 }
@@ -110,7 +108,7 @@ pub(crate) fn check<M: Shaped>(bytes: &[u8]) -> Result<(), Oversized> {
 
 /// Adds up the fields of a message, and of those in it.
 fn count(shape: usize, bytes: &[u8], depth: u32, total: &mut u64) -> Result<(), End> {
-    let Shape { size: _, fields } = crate::SHAPES[shape];
+    let Shape { fields } = crate::SHAPES[shape];
     let mut rest = bytes;
     while !rest.is_empty() {
         let key = number(&mut rest)?;

@@ -107,12 +107,7 @@ impl<'a> Messages<'a> {
         table: &mut String,
     ) -> Result<(), Box<dyn Error>> {
         let message = self.get(name)?;
-        let size = self.size(name)?;
-        writeln!(
-            table,
-            "    // {}\n    shape::Shape {{\n        size: {size},\n        fields: &[",
-            &name[1..]
-        )?;
+        writeln!(table, "    // {}\n    shape::Shape {{\n        fields: &[", &name[1..])?;
         let mut fields: Vec<&FieldDescriptorProto> = message.field.iter().collect();
         fields.sort_by_key(|field| field.number());
         for field in fields {
