@@ -10,10 +10,11 @@ use std::collections::BTreeSet;
 use switchyard_steps::{Operation, Step};
 use switchyard_tests::shards::{SLOW, What, own_points_of_this_run};
 
-use cases::{KillCase, all_variants, run_cases, run_cases_on, run_every_nth};
+use cases::{KillCase, all_variants, run_cases, run_cases_on, run_every_nth, run_on_bad_disks};
 use fixture::KillFixture;
 
 mod abandoned;
+mod bad_disks;
 mod cases;
 mod daemon_starts;
 mod device_leases;
@@ -130,6 +131,20 @@ fn kill_with_external_containerd_loses_and_leaves_nothing() {
 #[test]
 fn start_outcome_is_known_across_short_lived_daemons() {
     external_containerd::short_lives();
+}
+
+/// The kills are those of other tests; to save time, only every second one is run unless all are asked for.
+#[test]
+fn daemon_starts_on_full_and_read_only_disks_after_kills_during_pods_and_images() {
+    let lists = [pods::POD_START_CASES, pods::POD_END_CASES, images::KILLS];
+    run_on_bad_disks(&lists, if all_variants() { 1 } else { 2 });
+}
+
+/// The same.
+#[test]
+fn daemon_starts_on_full_and_read_only_disks_after_kills_during_containers() {
+    let lists = [tasks::TASK_START_CASES, tasks::TASK_END_CASES, abandoned::ABANDONED];
+    run_on_bad_disks(&lists, if all_variants() { 1 } else { 2 });
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //! Debian package.
 
 pub mod backend_fixture;
+pub mod bad_disks;
 pub mod browser;
 pub mod chaos;
 pub mod containerd_proxy;

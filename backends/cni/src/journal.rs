@@ -177,14 +177,18 @@ impl Network {
             && let Err(error) = remove(path).await
         {
             // The remaining file then causes one DEL more than needed, which is harmless.
-            tracing::warn!(%error, "cannot remove the journal of a network attachment that was undone");
+            tracing::warn!(
+                error = one_line(&error),
+                "cannot remove the journal of a network attachment that was undone"
+            );
         }
         Err(error)
     }
 }
 
 /// Undoes the attachment that the journal file at `path` describes, and removes the file once that has
-/// succeeded.
+/// succeeded. A file that cannot be removed then, as on a read-only file system, is logged and stays: the next
+/// call undoes once more what is undone, which CNI allows.
 ///
 /// Idempotent: does nothing without a file. It needs neither the configuration directory nor state of the
 /// daemon. `netns` is the namespace if it still exists, else `None`. Cancel safety: call it again.
@@ -226,8 +230,12 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
     if netns.is_none() {
         free_unowned(network.list().clone()).await;
     }
-    remove(path).await?;
-    reach(Step::JournalRemoved);
+    match remove(path).await {
+        Ok(()) => reach(Step::JournalRemoved),
+        Err(error) => {
+            tracing::warn!(error = one_line(&error), "a network attachment is undone, and its journal stays");
+        }
+    }
     Ok(())
 }
 

@@ -41,7 +41,7 @@ pub enum LockError {
         /// The holder, as far as it is known.
         holder: String,
     },
-    /// The directory is on a read-only file system.
+    /// The directory is on a read-only file system, without what a daemon has made there before.
     #[error(
         "{} is on a read-only file system: find out why (findmnt, dmesg: the kernel makes a file system read-only after an error of its disk), and mount it writable",
         dir.display()
@@ -50,10 +50,10 @@ pub enum LockError {
         /// The directory.
         dir: PathBuf,
     },
-    /// The lock file cannot be used.
-    #[error("cannot lock {}", path.display())]
+    /// The directory or its lock file cannot be used.
+    #[error("cannot make or lock {}", path.display())]
     File {
-        /// The file.
+        /// The directory or file.
         path: PathBuf,
         /// The cause.
         #[source]
@@ -61,23 +61,26 @@ pub enum LockError {
     },
 }
 
+impl LockError {
+    /// Why `path`, which is this directory or its lock file, cannot be used.
+    pub(crate) fn at(dir: &Path, path: PathBuf, source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::ReadOnlyFilesystem {
+            return Self::ReadOnly { dir: dir.to_owned() };
+        }
+        Self::File { path, source }
+    }
+}
+
 impl DirLock {
     /// Locks the directory, which must exist, by its file `lock`. Blocks for up to a second if another
-    /// process holds the lock.
+    /// process holds the lock. On a read-only file system the file must exist.
     ///
     /// # Errors
     /// [`LockError::Held`] if another process still holds it after that.
     pub fn acquire(dir: &Path) -> Result<Self, LockError> {
         let path = dir.join("lock");
-        let fail = |source: io::Error| {
-            if source.kind() == io::ErrorKind::ReadOnlyFilesystem {
-                return LockError::ReadOnly { dir: dir.to_owned() };
-            }
-            LockError::File { path: path.clone(), source }
-        };
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut file = options.open(&path).map_err(fail)?;
+        let fail = |source: io::Error| LockError::at(dir, path.clone(), source);
+        let (mut file, is_writable) = open(&path).map_err(fail)?;
         let deadline = Instant::now() + LINGER;
         let locked = loop {
             match file.try_lock() {
@@ -98,7 +101,7 @@ impl DirLock {
             }
             Err(TryLockError::Error(source)) => return Err(fail(source)),
         }
-        if let Err(error) = note_holder(&mut file) {
+        if let Err(error) = note_holder(&mut file, is_writable) {
             // The process id is for the message of another daemon alone.
             tracing::warn!(path = %path.display(), %error, "cannot write the process id into a lock");
         }
@@ -120,9 +123,25 @@ impl DirLocks {
     }
 }
 
+/// Opens or creates a lock file, and tells whether it can be written. On a read-only file system, where the kernel locks
+/// files too, it cannot.
+fn open(path: &Path) -> io::Result<(File, bool)> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    match options.open(path) {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            File::open(path).map(|file| (file, false)).map_err(|_| error)
+        }
+        opened => opened.map(|file| (file, true)),
+    }
+}
+
 /// Writes the process id into a lock that is held. It is written over the former one, so that a full disk, whose
 /// blocks other processes would take at once, need not give a new block for it.
-fn note_holder(file: &mut File) -> io::Result<()> {
+fn note_holder(file: &mut File, is_writable: bool) -> io::Result<()> {
+    if !is_writable {
+        return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+    }
     let holder = format!("{}\n", std::process::id());
     let written = file.rewind().and_then(|()| file.write_all(holder.as_bytes()));
     // Without it nothing stays there, so that no former holder is named.

@@ -70,16 +70,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// Why the daemon did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A directory or file of the daemon cannot be created.
-    #[error("cannot make {}", path.display())]
-    File {
-        /// The file or directory.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// Another daemon uses the directories.
+    /// The directories cannot be used, or another daemon uses them.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// A socket cannot be served.
@@ -261,12 +252,7 @@ pub async fn run(
 fn lock_directories(config: &Config, locks: &mut DirLocks) -> Result<(), ServeError> {
     let paths = &config.paths;
     for (path, mode) in [(&paths.state, 0o700), (&paths.run, 0o711)] {
-        make_dir(path, mode).map_err(|source| {
-            if source.kind() == io::ErrorKind::ReadOnlyFilesystem {
-                return ServeError::from(LockError::ReadOnly { dir: path.clone() });
-            }
-            ServeError::File { path: path.clone(), source }
-        })?;
+        make_dir(path, mode).map_err(|source| LockError::at(path, path.clone(), source))?;
     }
     Ok(locks.acquire([&paths.state, &paths.run])?)
 }

@@ -122,8 +122,8 @@ steps! {
     FailStart {
         /// The failure of a start is recorded, and what the start created still exists.
         StartRefused: Kill,
-        /// The failure of a start is stored in a file, because containerd cannot be called.
-        FailureNoted: Kill,
+        /// The failure is stored in a file, because containerd cannot be called.
+        ExitNoted: Kill,
     }
     /// Waiting for the outcome of a start that a killed predecessor had requested.
     AwaitStart {

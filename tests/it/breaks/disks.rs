@@ -4,10 +4,11 @@
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use switchyard_proto::cri::v1::{ContainerState, Mount, NamespaceMode, PodSandboxState, StatusRequest};
+use switchyard_tests::bad_disks::FilledDisk;
 use switchyard_tests::cri::namespaces;
 use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::image::{busybox, random_layer};
@@ -19,54 +20,6 @@ use super::{LIMIT, assert_no_leaks_since, assert_recovers, refused, retry};
 
 /// How long a call may take that runs out of space, with time to roll back what it had begun.
 const SOON: Duration = Duration::from_secs(40);
-
-/// Files that fill a disk; dropping this removes them.
-struct FilledDisk(PathBuf);
-
-impl FilledDisk {
-    /// Uses up all bytes of the disk that `dir` is on.
-    fn bytes(dir: &Path) -> Self {
-        let filling = Self(dir.join("filling"));
-        let mut file = File::create(&filling.0).expect("there is an inode left");
-        let mut size = 1 << 20;
-        while size > 0 {
-            // Smaller and smaller pieces, until not even one byte can be written.
-            if file.write_all(&vec![1; size]).is_err() {
-                size /= 2;
-            }
-        }
-        filling
-    }
-
-    /// Uses up all inodes of the disk that `dir` is on.
-    fn inodes(dir: &Path) -> Self {
-        let filling = Self(dir.join("filling"));
-        fs::create_dir(&filling.0).expect("there is an inode left");
-        let mut number = 0;
-        while File::create(filling.0.join(number.to_string())).is_ok() {
-            number += 1;
-        }
-        filling
-    }
-
-    /// Uses up the space that has become free since.
-    fn refill(&self) {
-        let mut number = 0;
-        while self.0.is_dir() && File::create(self.0.join(format!("more{number}"))).is_ok() {
-            number += 1;
-        }
-        if self.0.is_file() {
-            let mut file = File::options().append(true).open(&self.0).expect("it is there");
-            while file.write_all(&[1; 512]).is_ok() {}
-        }
-    }
-}
-
-impl Drop for FilledDisk {
-    fn drop(&mut self) {
-        let _ = if self.0.is_dir() { fs::remove_dir_all(&self.0) } else { fs::remove_file(&self.0) };
-    }
-}
 
 #[track_caller]
 fn assert_full(status: &Status) {
@@ -248,7 +201,8 @@ fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
     assert_disk(&node, true);
 
     filling.refill();
-    assert_eq!(node.cri().sh(&dies, "echo >/f"), "");
+    // The end of the container may end the command too.
+    cri.exec(&dies, &["sh", "-c", "echo >/f"], 30).expect("it can be executed");
     assert_eq!(exit_info(&node, &dies).0, 7);
     pod.wait_log("dies", |lines| lines.iter().any(|line| line.contains("last words")));
     filling.refill();

@@ -1,40 +1,19 @@
 //! A state disk that has become read-only, as the kernel makes it after an error.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use switchyard_tests::bad_disks::ReadOnlyDisk;
 use switchyard_tests::daemon::Daemon;
 use switchyard_tests::host::eventually;
+use switchyard_tests::leak_scan::NAMESPACE;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::root::PrivateRoot;
 
-use super::{LIMIT, assert_not_ready, assert_recovers};
-
-/// An empty file system that cannot be written, over a directory until it is dropped. Whoever has files below it open
-/// keeps them.
-struct ReadOnlyDisk(PathBuf);
-
-impl ReadOnlyDisk {
-    fn over(dir: &Path) -> Self {
-        fs::create_dir_all(dir).expect("the scratch directory can be written");
-        mount(Some("tmpfs"), dir, Some("tmpfs"), MsFlags::MS_RDONLY, Some("mode=0700,size=1m"))
-            .expect("root can mount a tmpfs");
-        Self(dir.to_owned())
-    }
-}
-
-impl Drop for ReadOnlyDisk {
-    fn drop(&mut self) {
-        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
-    }
-}
+use super::{LIMIT, assert_not_ready, assert_recovers, retry};
 
 #[test]
 fn read_only_state_disk_is_named_as_the_reason_why_the_daemon_ends() {
     let root = PrivateRoot::new();
     let mut daemon = Daemon::prepare(&root, "");
-    let _disk = ReadOnlyDisk::over(&root.state());
+    let _disk = ReadOnlyDisk::empty_over(&root.state());
     daemon.spawn();
     assert!(
         eventually(LIMIT, || daemon.tail().contains("is on a read-only file system")),
@@ -49,7 +28,7 @@ fn read_only_state_disk_is_reported_until_it_can_be_written() {
     let node = TestNode::start();
     let pod = node.pod("runs");
     let id = pod.start_shell("main", "exec sleep 1000");
-    let disk = ReadOnlyDisk::over(&node.root().state());
+    let disk = ReadOnlyDisk::empty_over(&node.root().state());
     assert_not_ready(&node, "RuntimeReady", "DiskReadOnly", "is read-only");
     let (status, body) = node.daemon().get("/readyz/disk");
     assert!(status == 503 && body.contains("is read-only"), "{status} {body}");
@@ -59,4 +38,35 @@ fn read_only_state_disk_is_reported_until_it_can_be_written() {
     drop(disk);
     assert_recovers(&node);
     assert_eq!(node.daemon().get("/readyz/disk").0, 200);
+}
+
+/// containerd has its files open, and goes on: what the daemon has to write, and new files of containerd, are refused.
+#[test]
+fn daemon_starts_on_a_read_only_state_disk_and_ends_what_runs() {
+    let node = TestNode::start();
+    let cri = node.cri();
+    let pod = node.pod("runs");
+    let other = node.pod("other");
+    let ids = [&pod, &other].map(|pod| pod.start_shell("main", "exec sleep 1000"));
+    node.daemon().kill9();
+    let disk = ReadOnlyDisk::with_content_of(&node.root().state());
+    node.daemon().spawn();
+    assert_eq!(retry("ListContainers", || cri.containers()).len(), 2);
+    assert_eq!(cri.pods().expect("they can be listed").len(), 2);
+    assert_not_ready(&node, "RuntimeReady", "DiskReadOnly", "is read-only");
+    assert_eq!(cri.sh(&ids[0], "echo reached"), "reached");
+    cri.stop(&ids[0], 0).expect("it can be stopped");
+    assert_eq!(cri.status(&ids[0]).expect("it has a status").exit_code, 137);
+    cri.stop_pod(other.id()).expect("it can be stopped");
+    drop(disk);
+    assert_recovers(&node);
+    // It looks for what containerd could not remove.
+    node.daemon().restart();
+    assert_eq!(cri.status(&ids[0]).expect("it has a status").exit_code, 137);
+    cri.remove_pod(other.id()).expect("it can be removed");
+    cri.remove(&ids[0]).expect("it can be removed");
+    let stored = node.root().state().join("containerd/root/io.containerd.runtime.v2.task").join(NAMESPACE);
+    let is_gone = |id: &String| !stored.join(id).exists();
+    assert!(eventually(LIMIT, || ids.iter().all(is_gone)), "{}", node.daemon().tail());
+    assert_eq!(pod.run_shell("echo more", |_| {}), "more");
 }

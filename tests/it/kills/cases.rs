@@ -43,6 +43,16 @@ impl KillCase {
     }
 }
 
+/// Runs each n-th kill of these lists on a node with bad disks: of those the ones that this run of the tests takes.
+pub(super) fn run_on_bad_disks(lists: &[&[KillCase]], nth: usize) {
+    let cases = lists.iter().copied().flatten();
+    let points = cases.flat_map(|case| {
+        let points = case.points().step_by(nth);
+        points.map(move |(step, time)| (case, KillPoint { step, nth: time }))
+    });
+    run_points(KillFixture::with_bad_disks, &shards::own_points_of_this_run(points));
+}
+
 /// Runs kills on a node of their own, one after the other: those that this run of the tests takes.
 pub(super) fn run_cases(amids: &[KillCase]) {
     run_cases_on(KillFixture::new, amids);
@@ -58,13 +68,16 @@ pub(super) fn run_every_nth(fixture: impl FnOnce() -> KillFixture, amids: &[Kill
         let points = amid.points().step_by(nth);
         points.map(move |(step, time)| (amid.file, (amid, KillPoint { step, nth: time })))
     });
-    let points = shards::points_of_this_run(points);
+    run_points(fixture, &shards::points_of_this_run(points));
+}
+
+fn run_points(fixture: impl FnOnce() -> KillFixture, points: &[(&KillCase, KillPoint)]) {
     if points.is_empty() {
         return;
     }
     let fixture = fixture();
-    for (amid, point) in points {
-        (amid.run)(&fixture, point);
+    for (case, point) in points {
+        (case.run)(&fixture, *point);
     }
     fixture.finish();
 }

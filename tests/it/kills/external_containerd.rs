@@ -27,7 +27,7 @@ pub(super) const EXTERNAL_ONLY_CASES: &[KillCase] = &[
     KillCase::at(tasks::start, &[(TaskLogged, 1), (TaskCreated, 1)]),
     KillCase::at(tasks::await_start_outcome, &[(StartDiscarded, 1)]),
     // containerd itself has to find what its crash left behind.
-    KillCase::at(tasks::start_without_containerd, &[(FailureNoted, 1)]),
+    KillCase::at(tasks::start_without_containerd, &[(ExitNoted, 1)]),
     // The next task with this name may find remains of it.
     KillCase::at(tasks::stop, &[(TaskDeleted, 1)]),
     // A download is removed with its lease, not by the daemon.

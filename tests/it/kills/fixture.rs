@@ -15,6 +15,7 @@ use switchyard_tests::image::busybox;
 use switchyard_tests::leak_scan::{self, LeakScan, NAMESPACE};
 use switchyard_tests::node::{TestNode, TestPod, log_content};
 
+use super::bad_disks::BadDisks;
 use crate::nomad::devices::make_device;
 
 /// How long it may take until everything is cleaned up, or has recovered.
@@ -40,6 +41,8 @@ pub(super) struct KillFixture {
     /// The proxy that simulates a later containerd, and the containerd behind it, if the test uses one. They
     /// outlive the node, whose last leak scan queries them.
     proxied_containerd: Option<(ExternalContainerd, ContainerdProxy)>,
+    /// Whether a daemon starts on a full and then on a read-only state disk after each kill, before the next one.
+    has_bad_disks: bool,
 }
 
 /// A pod that no request touches.
@@ -71,6 +74,12 @@ impl KillFixture {
         Self::with_node(node_with_device(), None)
     }
 
+    /// On a node whose state disk is full when the daemon starts again after a kill, then read-only, and then as before.
+    pub(super) fn with_bad_disks() -> Self {
+        let node = TestNode::start_with("", |root| root.small_disk(&root.state(), "size=100m"));
+        Self { has_bad_disks: true, ..Self::with_node(node, None) }
+    }
+
     /// On a containerd with a sandbox store, as later versions have: there the daemon records for which tasks
     /// containerd is to keep the exit.
     pub(super) fn with_sandbox_store() -> Self {
@@ -93,7 +102,14 @@ impl KillFixture {
         let bystander = Bystander::start(&node);
         let rest = stable_leak_scan(&node);
         let stored = stored(&node);
-        Self { node, bystander, baseline: rest, stored_before: stored, proxied_containerd: behind }
+        Self {
+            node,
+            bystander,
+            baseline: rest,
+            stored_before: stored,
+            proxied_containerd: behind,
+            has_bad_disks: false,
+        }
     }
 
     /// The reference of the image with a volume.
@@ -105,12 +121,17 @@ impl KillFixture {
     /// answer.
     #[track_caller]
     pub(super) fn killed_during<T>(&self, at: KillPoint, act: impl FnOnce() -> Result<T, tonic::Status>) {
+        let ending = self.has_bad_disks.then(|| BadDisks::new(self));
         self.node.daemon().kill_at(&[(at.step, at.nth)]);
         let answer = act();
         self.node.daemon().wait_killed();
         assert!(answer.is_err(), "{at:?}: who answered?");
+        let ended = ending.map(|bad_disks| bad_disks.run(at));
         self.node.daemon().restart();
         self.assert_undisturbed(at);
+        if let Some(ended) = ended {
+            ended.assert_removable(at);
+        }
     }
 
     /// Kills the daemon at `first` during `act`, and its successor while that recovers from the first kill;
@@ -198,6 +219,15 @@ impl KillFixture {
         });
         now.retain(|item| !self.stored_before.contains(item));
         assert!(gone, "{at:?} left in containerd's store: {now:#?}");
+    }
+
+    /// Creates and starts another container in the bystander's pod.
+    pub(super) fn start_beside_bystander(&self, name: &str) -> String {
+        let Bystander { pod, config, .. } = &self.bystander;
+        let container = self.node.container(name, &["sleep", "1000"]);
+        let id = self.node.cri().create(pod, &container, config).expect("it can be made");
+        self.node.cri().start(&id).expect("it can be started");
+        id
     }
 
     /// The bystander's container.

@@ -25,7 +25,7 @@ pub(super) const TASK_START_CASES: &[KillCase] = &[
     KillCase::of(start, Operation::StartTask),
     KillCase::of(await_start_outcome, Operation::AwaitStart),
     KillCase::at(start_that_fails, &[(StartRefused, 1)]),
-    KillCase::at(start_without_containerd, &[(FailureNoted, 1)]),
+    KillCase::at(start_without_containerd, &[(ExitNoted, 1)]),
     KillCase::of(update, Operation::UpdateTask),
     KillCase::of(update_twice, Operation::RollBackUpdate),
 ];

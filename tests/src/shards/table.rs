@@ -70,6 +70,14 @@ pub const KILL_LISTS: &[(&str, &str)] = &[
         "kills::device_lease_interrupted_by_kill_is_regained_and_released_one_is_not",
         "tests/it/kills/device_leases.rs",
     ),
+    (
+        "kills::daemon_starts_on_full_and_read_only_disks_after_kills_during_pods_and_images",
+        "tests/it/kills/cases.rs",
+    ),
+    (
+        "kills::daemon_starts_on_full_and_read_only_disks_after_kills_during_containers",
+        "tests/it/kills/cases.rs",
+    ),
     ("kills::interrupted_call_without_retry_is_listed_or_rolled_back", "tests/it/kills/abandoned.rs"),
     (
         "kills::kill_with_external_containerd_loses_and_leaves_nothing",

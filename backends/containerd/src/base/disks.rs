@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use switchyard_core::backend::Condition;
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::{Error, ErrorKind, Result};
+use tokio::sync::Notify;
 
 use crate::base::error::mentions_failed_disk;
 
@@ -20,6 +21,7 @@ const MIN_FREE: FreeSpace = FreeSpace { bytes: 1 << 20, inodes: 64 };
 #[derive(Debug, Default)]
 pub(crate) struct Disks {
     fault: Mutex<Option<DiskFault>>,
+    mended: Notify,
 }
 
 /// What is wrong with a disk, or with several. The text does not contain the numbers, so it is the same as long as the
@@ -90,8 +92,16 @@ impl Disks {
                 why = message,
                 "a disk cannot be used: nothing can be created, and what ends cannot be recorded; running containers are left alone"
             ),
-            None => tracing::info!("the disks can be used, and have free space"),
+            None => {
+                tracing::info!("the disks can be used, and have free space");
+                self.mended.notify_one();
+            }
         }
+    }
+
+    /// Returns once the disks can be used again, for one caller. Cancel-safe.
+    pub(crate) async fn mended(&self) {
+        self.mended.notified().await;
     }
 }
 

@@ -236,9 +236,9 @@ impl TaskDirs {
         self.run.join("discarded")
     }
 
-    /// Written when a start failed and its exit could not be persisted in containerd: the exit, in the form
-    /// of the label.
-    pub(crate) fn failed(&self) -> PathBuf {
+    /// Written when an exit could not be persisted in containerd and its process is removed, as after a start
+    /// that failed: the exit, in the form of the label.
+    pub(crate) fn exit_note(&self) -> PathBuf {
         self.run.join("failed")
     }
 

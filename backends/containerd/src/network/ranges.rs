@@ -96,8 +96,10 @@ impl Ranges {
 fn clear_draft(path: &Path) {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".new");
+    let draft = PathBuf::from(draft);
     match std::fs::remove_file(&draft) {
-        Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => {
+        // A read-only file system refuses also what is not there.
+        Err(fault) if !matches!(draft.try_exists(), Ok(false)) => {
             tracing::warn!(path = %draft.display(), error = %fault, "a temporary file cannot be removed: it stays until ranges are set");
         }
         Ok(()) | Err(_) => {}

@@ -16,6 +16,7 @@ use switchyard_namespaces::{PROGRAM, with_own_mounts};
 use tokio::process::Command;
 use tokio::sync::watch;
 
+use crate::base::disks::is_unwritable;
 use crate::base::error::from_namespaces;
 use crate::base::fs::{blocking, io_error, remove_tree};
 use crate::base::random::fill_random;
@@ -114,7 +115,8 @@ impl RuntimeProbes {
     }
 
     /// Probes these runtimes and the node. Works in directories below `state`, which is on the disk of the
-    /// snapshots, and below `run`, which does not outlive a reboot.
+    /// snapshots, and below `run`, which does not outlive a reboot. On disks that cannot be written at the
+    /// moment nothing can be tried: what is known stays.
     pub(crate) async fn probe_all(&self, binaries: &[String], state: &Path, run: &Path) {
         if let Err(error) = remove_tree(&run.join(TRIALS_DIR)).await {
             tracing::warn!(error = error.report(), "the remains of earlier runtime trials cannot be removed");
@@ -123,11 +125,21 @@ impl RuntimeProbes {
         let below = run.to_path_buf();
         let tried =
             blocking(move || userns::try_idmap(&trial).and_then(|()| userns::check_traversable(&below)));
-        let no_mapping = tried.await.err();
-        if let Some(error) = &no_mapping {
-            tracing::info!(reason = error.report(), "pods cannot have user namespaces on this node");
+        match tried.await {
+            Err(error) if is_unwritable(&error) && self.is_complete() => {
+                tracing::warn!(
+                    error = error.report(),
+                    "it cannot be tried whether pods can have user namespaces"
+                );
+            }
+            tried => {
+                let no_mapping = tried.err().map(|error| error.report());
+                if let Some(reason) = &no_mapping {
+                    tracing::info!(reason, "pods cannot have user namespaces on this node");
+                }
+                self.results.lock().no_mapping = no_mapping;
+            }
         }
-        self.results.lock().no_mapping = no_mapping.map(|error| error.report());
         for binary in binaries {
             let can = self.probe_runtime(binary, run).await;
             tracing::debug!(binary, ?can, "an OCI runtime is probed");
@@ -163,23 +175,13 @@ impl RuntimeProbes {
         if let Some(features) = features {
             return RuntimeFeatures::from_features(&features);
         }
-        let mut passed = [false; 2];
-        for (passed, trial) in passed.iter_mut().zip([Trial::RecursiveReadonly, Trial::Users]) {
-            let name = binary.to_owned();
-            let place = run.to_path_buf();
-            let outcome = blocking(move || run_trial(&name, trial, &place)).await;
-            if let Err(error) = &outcome {
-                tracing::debug!(
-                    binary,
-                    ?trial,
-                    error = error.report(),
-                    "an OCI runtime did not pass a trial"
-                );
-            }
-            *passed = outcome.is_ok();
+        let RuntimeFeatures { recursive_readonly, users } = self.features_of(binary);
+        RuntimeFeatures {
+            recursive_readonly: passes(binary, Trial::RecursiveReadonly, run)
+                .await
+                .unwrap_or(recursive_readonly),
+            users: passes(binary, Trial::Users, run).await.unwrap_or(users),
         }
-        let [recursive_readonly, users] = passed;
-        RuntimeFeatures { recursive_readonly, users }
     }
 }
 
@@ -219,6 +221,15 @@ async fn query_runtime(binary: &str, question: &str) -> Result<Vec<u8>> {
         .map_err(|_| failed("timed out"))?
         .map_err(|fault| failed("cannot be run").with_source(fault))?;
     Ok(output.stdout)
+}
+
+/// Whether a runtime passes a trial; `None` if that cannot be tried on a disk that cannot be written.
+async fn passes(binary: &str, trial: Trial, run: &Path) -> Option<bool> {
+    let name = binary.to_owned();
+    let place = run.to_path_buf();
+    let Err(error) = blocking(move || run_trial(&name, trial, &place)).await else { return Some(true) };
+    tracing::debug!(binary, ?trial, error = error.report(), "an OCI runtime did not pass a trial");
+    if is_unwritable(&error) { None } else { Some(false) }
 }
 
 /// Has a runtime run a small program that succeeds only if the tried feature is in effect. The mounts are

@@ -12,7 +12,7 @@ use crate::node::Node;
 
 impl Node {
     /// Probes the OCI runtimes, now, each time containerd comes back, since it and they may have been replaced
-    /// by an update, and when others are configured.
+    /// by an update, when others are configured, and when disks can be used again, which trials need.
     pub(crate) async fn watch_runtime_features(self: Arc<Self>, stop: CancellationToken) {
         let mut contact = self.health.subscribe();
         let mut binaries = self.runtime_binaries();
@@ -47,6 +47,7 @@ impl Node {
                         self.log_advisories(&mut logged);
                     }
                 }
+                () = self.disks.mended() => self.probes.probe_all(&binaries, state, run).await,
                 () = stop.cancelled() => return,
             }
         }

@@ -38,10 +38,9 @@ pub(super) struct FoundTask {
     pub(super) record: TaskRecord,
     pub(super) dirs: TaskDirs,
     pub(super) snapshotter: String,
-    /// How it exited or failed to start: from its exit label, or else from the file that a failed start
-    /// leaves.
+    /// How it exited or failed to start: from its exit label, or else from the note of it.
     pub(super) exit: Option<ExitRecord>,
-    /// `exit` is from the file: it is not persisted in containerd yet.
+    /// `exit` is from the note: it is not persisted in containerd yet.
     pub(super) unrecorded: bool,
     pub(super) started: Option<Started>,
     /// A start was begun: its run directory exists.
@@ -79,17 +78,17 @@ impl Recovery {
         let sandbox = record.sandbox_id()?;
         let exit = container.labels.get(EXIT).and_then(|label| ExitRecord::parse_label(label));
         let dirs = self.context.layout.task(id);
-        let failure = match exit {
-            None => read_failure(dirs.failed()).await,
+        let noted = match exit {
+            None => read_exit_note(dirs.exit_note()).await,
             Some(_) => None,
         };
-        let unrecorded = failure.is_some();
+        let unrecorded = noted.is_some();
         let started = read_started(dirs.started()).await;
         let begun = dirs.run.exists();
         let views = view_labels(&record.staged, &container.snapshotter);
         let outdated = OutdatedObject::find(id.into(), &container, &record.meta, &views);
         let snapshotter = container.snapshotter;
-        let exit = exit.or(failure);
+        let exit = exit.or(noted);
         Ok(FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, started, begun, outdated })
     }
 
@@ -143,7 +142,7 @@ async fn read_started(path: PathBuf) -> Option<Started> {
     Some(Started { pid, at })
 }
 
-/// The failure of a start that could not be persisted in containerd and was written to this file instead.
-async fn read_failure(path: PathBuf) -> Option<ExitRecord> {
+/// The exit that could not be persisted in containerd and was written to this file instead.
+async fn read_exit_note(path: PathBuf) -> Option<ExitRecord> {
     ExitRecord::parse_label(&tokio::fs::read_to_string(path).await.ok()?)
 }

@@ -5,16 +5,17 @@
 //! call is cancelled or it is killed in the middle. With a managed containerd, whose directories are known,
 //! nothing of a container counts as removed before its bundle is.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use switchyard_core::{Error, Result};
+use switchyard_core::Result;
 use switchyard_namespaces::tasks::unmount_tree;
 
 use crate::base::config::ContainerdMode;
 use crate::base::container_id::ContainerId;
 use crate::base::error::from_namespaces;
-use crate::base::fs::remove_tree;
+use crate::base::fs::{io_error, remove_tree};
 use crate::shims::Shims;
 
 /// How long containerd may take to remove a bundle after it has reported the task as deleted. It gives its
@@ -24,6 +25,15 @@ const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Shims {
+    /// Where a managed containerd keeps what a runtime stores of a container beside its bundle.
+    fn work_dirs(&self) -> PathBuf {
+        let settings = self.context.settings();
+        settings
+            .state
+            .join("containerd/root/io.containerd.runtime.v2.task")
+            .join(&settings.containerd.namespace)
+    }
+
     /// Where a managed containerd keeps its bundles; `None` for an external one, whose directories are not
     /// known.
     pub(crate) fn bundles(&self) -> Option<PathBuf> {
@@ -59,9 +69,8 @@ impl Shims {
         self.end_shims_of(id).await?;
         unmount_tree(bundle.clone()).await.map_err(from_namespaces)?;
         self.trees.remove(&bundle).await?;
+        self.trees.remove(&self.work_dirs().join(&**id)).await?;
         let namespace = &self.context.settings().containerd.namespace;
-        let work = Path::new("containerd/root/io.containerd.runtime.v2.task").join(namespace).join(&**id);
-        self.trees.remove(&self.context.settings().state.join(work)).await?;
         remove_tree(&self.context.settings().run.join("oci").join(namespace).join(&**id)).await
     }
 
@@ -73,18 +82,24 @@ impl Shims {
         Ok(())
     }
 
-    /// The ids of the containers of which a managed containerd has a bundle.
-    pub(crate) fn list_bundles(&self) -> Result<Vec<ContainerId>> {
-        let Some(bundles) = self.bundles() else { return Ok(Vec::new()) };
-        let entries = match std::fs::read_dir(&bundles) {
-            Ok(entries) => entries,
-            Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(fault) => {
-                return Err(Error::internal(format!("list {}", bundles.display())).with_source(fault));
-            }
-        };
-        // Names that are no ids are skipped: containerd renames a bundle to a hidden name before it removes
-        // it, and other entries are not ours to remove.
-        Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+    /// The ids of the containers of which a managed containerd has a bundle, or the directory beside it, which stays
+    /// if its disk could not be written when the bundle was removed.
+    pub(crate) fn list_bundles(&self) -> Result<BTreeSet<ContainerId>> {
+        let Some(bundles) = self.bundles() else { return Ok(BTreeSet::new()) };
+        let mut ids = container_ids(&bundles)?;
+        ids.extend(container_ids(&self.work_dirs())?);
+        Ok(ids)
     }
+}
+
+/// The names in a directory that are ids of containers; none if there is no directory.
+fn container_ids(dir: &Path) -> Result<BTreeSet<ContainerId>> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(fault) => return Err(io_error("list", dir, fault)),
+    };
+    // Names that are no ids are skipped: containerd renames a bundle to a hidden name before it removes it, and
+    // other entries are not ours to remove.
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }

@@ -2,7 +2,8 @@
 //!
 //! An exit that cannot be persisted, mostly because the disk is full, is reported all the same: until it is
 //! persisted, containerd keeps the process, and with it the exit status that it got from the shim, where the
-//! next daemon process finds it.
+//! next daemon process finds it. A removal, which frees space, deletes the process all the same: the exit is in
+//! a note then, until the removal has succeeded.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -353,6 +354,19 @@ impl Exits {
         let handler = entry.record().handler.clone();
         if self.context.has_host_processes(&handler) {
             entry.open_process(pid);
+        }
+    }
+}
+
+/// Notes an exit in a file for recovery, if containerd cannot store it and its process is removed: clients are told of it
+/// now, so the next daemon process has to know of it too.
+pub(super) async fn note_exit(entry: &TaskEntry, exit: &Exit, started: Option<SystemTime>) {
+    let path = entry.dirs.exit_note();
+    let text = ExitRecord::from_core(exit, started).to_label();
+    match tokio::fs::write(&path, text).await {
+        Ok(()) => switchyard_steps::reach(Step::ExitNoted),
+        Err(fault) => {
+            tracing::error!(task.id = %entry.id, error = %fault, "cannot note an exit that containerd cannot store: it would be unknown after a kill of this daemon");
         }
     }
 }

@@ -6,6 +6,7 @@ use switchyard_core::Result;
 use switchyard_core::id::TaskId;
 
 use super::TaskEntry;
+use super::exit::note_exit;
 use super::logs::{end_log, from_logkeeper};
 use crate::base::disks::tolerate_unwritable_disk;
 use crate::base::fs::remove_tree;
@@ -32,6 +33,9 @@ impl Tasks {
             "removing a task whose exit cannot be persisted",
         )?;
         if entry.may_have_process() {
+            if let Some(exit) = entry.unpersisted_exit() {
+                note_exit(entry, &exit, entry.started().map(|started| started.at)).await;
+            }
             self.exits.end_task_process(entry, false).await?;
         }
         let location = entry.record().group();

@@ -16,12 +16,13 @@ use switchyard_core::{ErrorKind, Reason, Result};
 use switchyard_logkeeper as logkeeper;
 
 use super::cleanup::{TaskCleanup, TaskCleanupKind};
+use super::exit::note_exit;
 use super::logs::{from_logkeeper, log_spec, open_output_fifos};
 use super::{LifecycleEvent, TaskEntry, fifos};
 use crate::base::fs::{blocking, io_error};
 use crate::base::steps::Step;
 use crate::client::{SLOW, call};
-use crate::record::{ExitRecord, OutputRecord, to_ns};
+use crate::record::{OutputRecord, to_ns};
 use crate::task::Tasks;
 use crate::task::fifos::make_fifos;
 
@@ -60,7 +61,7 @@ impl Tasks {
                 let exit = Exit::start_failed(SystemTime::now(), error.report());
                 if let Err(undo) = self.undo_start(&entry, &exit).await {
                     tracing::warn!(task.id = %id, error = undo.report(), "cannot undo a failed start: the cleanup queue retries it");
-                    note_failure(&entry, &exit).await;
+                    note_exit(&entry, &exit, None).await;
                     self.cleanup.enqueue(TaskCleanup::new(
                         self,
                         Arc::clone(&entry),
@@ -282,19 +283,6 @@ fn labelled(mut mounts: Vec<Mount>, label: Option<&str>) -> Vec<Mount> {
         mount.options.extend(option.clone());
     }
     mounts
-}
-
-/// Notes a failed start in a file for recovery, if containerd cannot be told of it: the client is told of the
-/// failure now, so the next daemon process has to know of it too.
-async fn note_failure(entry: &TaskEntry, exit: &Exit) {
-    let path = entry.dirs.failed();
-    let text = ExitRecord::from_core(exit, None).to_label();
-    match tokio::fs::write(&path, text).await {
-        Ok(()) => switchyard_steps::reach(Step::FailureNoted),
-        Err(fault) => {
-            tracing::error!(task.id = %entry.id, error = %fault, "cannot note a failed start: it would be unknown after a kill of this daemon");
-        }
-    }
 }
 
 /// Takes the space for [`mark_started`], before the program runs: otherwise a disk that is full by then would end a

@@ -1,5 +1,6 @@
 //! A node with a gateway that hosts plugins and offers their devices to a kubelet.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +75,9 @@ impl HostFixture {
         };
         tokio::spawn(Frontend::new(gateway.scope(Owner::Kubernetes), config).serve(stop.clone()));
         let node = Self { gateway, hosted, fake, hardware, stop, dir };
-        until("plugins can register", || node.directory().join("kubelet.sock").exists()).await;
+        // The file is there before anybody listens.
+        let registry = node.directory().join("kubelet.sock");
+        until("plugins can register", || UnixStream::connect(&registry).is_ok()).await;
         node
     }
 
