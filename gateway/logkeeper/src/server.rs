@@ -148,10 +148,7 @@ impl Server {
                                 Ok(Some((client, follower))) => follower.run(client).await,
                                 Err(error) => tracing::debug!(%error, "a control connection broke"),
                             }
-                            let end = Instant::now() + LINGER;
-                            for socket in sockets {
-                                socket.linger(end).await;
-                            }
+                            held.linger(sockets, Instant::now() + LINGER).await;
                         });
                     }
                     Err(error) => {

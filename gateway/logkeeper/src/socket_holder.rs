@@ -5,22 +5,26 @@
 //! descriptor, so a duplicate in the logkeeper keeps it open after the daemon was killed. The logkeeper
 //! neither reads from it nor writes to it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::protocol::{Fault, FaultKind};
 
-/// The most sockets that are held.
+/// The most sockets that are held. A daemon that runs hands over fewer, but daemons that are killed and started again and
+/// again leave more: the oldest of those that are gone gives its place to one that runs.
 const MOST: usize = 40;
 
 /// How long a socket is held after the daemon that handed it over is gone: longer than any call to containerd
@@ -30,10 +34,15 @@ pub(crate) const LINGER: Duration = Duration::from_secs(180);
 /// Pause between two checks whether the other end has closed a lingering socket.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// How long a socket may take to give its place away.
+const REPLACEMENT: Duration = Duration::from_secs(1);
+
 /// The sockets that are held, for all connections together.
 #[derive(Debug, Clone)]
 pub(crate) struct SocketHolder {
     permits: Arc<Semaphore>,
+    /// Those of daemons that are gone, the oldest first: each is closed when it is sent something.
+    lingering: Arc<Mutex<VecDeque<oneshot::Sender<()>>>>,
 }
 
 /// A socket that is held open until this is dropped.
@@ -49,7 +58,7 @@ pub(crate) struct HeldSocket {
 
 impl SocketHolder {
     pub(crate) fn new() -> Self {
-        Self { permits: Arc::new(Semaphore::new(MOST)) }
+        Self { permits: Arc::new(Semaphore::new(MOST)), lingering: Arc::default() }
     }
 
     /// Receives the socket that comes with the next byte on `stream`, see [`crate::protocol::Request::Hold`].
@@ -69,13 +78,55 @@ impl SocketHolder {
                 other => break other?,
             }
         };
-        Ok(match (socket, Arc::clone(&self.permits).try_acquire_owned()) {
-            (Some(socket), Ok(place)) => Ok(HeldSocket { socket, one_call, _permit: place }),
-            (None, _) => Err(Fault::new(FaultKind::InvalidArgument, "no socket came with the byte")),
-            (Some(_), Err(_)) => {
-                Err(Fault::new(FaultKind::Busy, format!("{MOST} sockets are held, which is the most")))
-            }
+        let Some(socket) = socket else {
+            return Ok(Err(Fault::new(FaultKind::InvalidArgument, "no socket came with the byte")));
+        };
+        Ok(match self.place().await {
+            Some(place) => Ok(HeldSocket { socket, one_call, _permit: place }),
+            None => Err(Fault::new(FaultKind::Busy, format!("{MOST} sockets are held, which is the most"))),
         })
+    }
+
+    /// A place for a socket, if need be that of one whose daemon is gone.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        let permits = Arc::clone(&self.permits);
+        match Arc::clone(&permits).try_acquire_owned() {
+            Ok(place) => Some(place),
+            Err(_) if self.replace_oldest() => timeout(REPLACEMENT, permits.acquire_owned()).await.ok()?.ok(),
+            Err(_) => None,
+        }
+    }
+
+    /// Has the oldest socket closed whose daemon is gone; `false` if there is none.
+    fn replace_oldest(&self) -> bool {
+        let mut lingering = self.lingering.lock();
+        // One that has just been closed by itself does not listen any more.
+        while let Some(oldest) = lingering.pop_front() {
+            if oldest.send(()).is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Holds the sockets of a daemon that is gone, each until the other end closes it or has answered the one call, at
+    /// most until `end`, and until a daemon that runs needs its place. Cancel-safe: dropping the future closes them.
+    pub(crate) async fn linger(&self, sockets: Vec<HeldSocket>, end: Instant) {
+        let mut lingering = JoinSet::new();
+        for socket in sockets {
+            lingering.spawn(self.clone().linger_until_replaced(socket, end));
+        }
+        while lingering.join_next().await.is_some() {}
+    }
+
+    async fn linger_until_replaced(self, socket: HeldSocket, end: Instant) {
+        let (replace, replaced) = oneshot::channel();
+        self.lingering.lock().push_back(replace);
+        tokio::select! {
+            () = socket.linger(end) => tracing::debug!("closing a held socket of a daemon that is gone"),
+            _ = replaced => tracing::debug!("closing a held socket of a daemon that is gone: its place is needed"),
+        }
+        self.lingering.lock().retain(|other| !other.is_closed());
     }
 }
 
@@ -99,13 +150,10 @@ fn take(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
 // === impl HeldSocket ===
 
 impl HeldSocket {
-    /// Holds the socket until the other end closes it or has answered the one call, and at most until `end`.
-    /// Cancel-safe: dropping the future closes the socket.
-    pub(crate) async fn linger(self, end: Instant) {
+    async fn linger(self, end: Instant) {
         while Instant::now() < end && !self.is_over() {
             sleep(LOOK).await;
         }
-        tracing::debug!("closing a held socket of a daemon that is gone");
     }
 
     /// Whether the other end has closed the socket, or has answered its one call. With several concurrent

@@ -95,14 +95,14 @@ async fn released_socket_is_closed_at_once() {
 }
 
 #[tokio::test]
-async fn held_sockets_are_limited_and_closed_ones_are_evicted() {
+async fn held_sockets_are_limited_and_those_of_daemons_that_are_gone_give_way() {
     let site = Site::new();
     let keeper = site.start().await;
     let mut servers = Vec::new();
-    let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
+    let mut former = Lifeline::connect(&site.config.socket).await.unwrap();
     let refused = loop {
         let (client, server) = pair();
-        if let Err(error) = lifeline.hold(client.as_fd(), false).await {
+        if let Err(error) = former.hold(client.as_fd(), false).await {
             break error;
         }
         servers.push(server);
@@ -111,17 +111,27 @@ async fn held_sockets_are_limited_and_closed_ones_are_evicted() {
         matches!(refused, Error::Refused { ref fault, .. } if fault.kind == FaultKind::Busy),
         "{refused}"
     );
-    drop(lifeline);
-    drop(servers);
+    let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
+    let (client, server) = pair();
+    assert!(lifeline.hold(client.as_fd(), false).await.is_err(), "the other daemon runs");
+    drop(former);
     let deadline = Instant::now() + PATIENCE;
-    loop {
+    while let Err(error) = lifeline.hold(client.as_fd(), false).await {
+        assert!(Instant::now() < deadline, "{error}");
+        sleep(Duration::from_millis(5)).await;
+    }
+    drop(client);
+    let open = servers.iter().filter(|server| is_open(server)).count();
+    assert_eq!(
+        (open, is_open(&servers[0])),
+        (servers.len() - 1, false),
+        "the oldest has given way, and no other"
+    );
+    assert!(is_open(&server));
+    drop(servers);
+    for _ in 0..3 {
         let (client, _server) = pair();
-        let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
-        if lifeline.hold(client.as_fd(), false).await.is_ok() {
-            break;
-        }
-        assert!(Instant::now() < deadline, "the keeper never lets go of closed sockets");
-        sleep(Duration::from_millis(20)).await;
+        lifeline.hold(client.as_fd(), false).await.unwrap();
     }
     keeper.stop().await;
 }
