@@ -77,7 +77,11 @@ impl Endpoint {
             // The socket listens already, and connections wait in its backlog: other tasks get to send their
             // calls to the kubelet first.
             tokio::task::yield_now().await;
-            let server = Server::builder().max_concurrent_streams(CALLS_MAX).add_routes(routes());
+            let server = Server::builder()
+                .max_concurrent_streams(CALLS_MAX)
+                // Calls that a kubelet has given up must not end its others.
+                .http2_max_pending_accept_reset_streams(usize::try_from(CALLS_MAX).ok())
+                .add_routes(routes());
             let server =
                 server.serve_with_incoming_shutdown(incoming(listener), ended.clone().cancelled_owned());
             let deadline = async {

@@ -17,6 +17,8 @@ pub(crate) const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 pub fn tune(server: Server, max_streams: u32) -> Server {
     server
         .max_concurrent_streams(max_streams)
+        // A daemon that was held up finds many calls whose callers have given up: these must not end the others'.
+        .http2_max_pending_accept_reset_streams(usize::try_from(max_streams).ok())
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
 use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
@@ -16,7 +17,10 @@ use switchyard_tests::node::{TestNode, TestPod};
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
-use super::{LIMIT, assert_no_leaks_since, retry};
+use super::{LIMIT, SuspendedProcess, assert_no_leaks_since, retry};
+
+/// How many calls of one connection are given up at once.
+const GIVEN_UP: usize = 300;
 
 /// How often each call is abandoned.
 const TIMES: u64 = 4;
@@ -290,4 +294,36 @@ fn disconnects_during_image_calls_leave_nothing_behind() {
         let clean = eventually(LIMIT, || node.leak_scan().findings.is_empty());
         assert!(clean, "{:#?}", node.leak_scan().findings);
     }
+}
+
+/// The daemon is held up meanwhile, as on a loaded node, so that it finds all these calls at once.
+#[test]
+fn many_calls_that_are_given_up_end_no_other_call_of_their_connection() {
+    let node = TestNode::start();
+    let pod = node.pod("kept");
+    let id = pod.start_shell("main", "exec sleep 1000");
+    let exec = |script: &str| cri::ExecSyncRequest {
+        container_id: id.clone(),
+        cmd: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        timeout: 60,
+    };
+    let answer = node.cri().runtime(async |client| {
+        let mut kept = client.clone();
+        let command = exec("touch /begun; until [ -e /go ]; do sleep 0.05; done; echo reached");
+        let kept = tokio::spawn(async move { kept.exec_sync(command).await });
+        let mut further = client.clone();
+        further.exec_sync(exec("until [ -e /begun ]; do sleep 0.05; done")).await?;
+        let held_up = SuspendedProcess::new(node.daemon().pid());
+        let given_up = (0..GIVEN_UP).map(|_| {
+            let mut client = client.clone();
+            let list = cri::ListContainersRequest::default();
+            async move { tokio::time::timeout(Duration::from_millis(50), client.list_containers(list)).await }
+        });
+        let answered = join_all(given_up).await.iter().filter(|answer| answer.is_ok()).count();
+        assert_eq!(answered, 0, "it is held up");
+        drop(held_up);
+        further.exec_sync(exec("touch /go")).await?;
+        kept.await.expect("it does not panic")
+    });
+    assert_eq!(answer.expect("its connection is not closed").stdout, b"reached\n");
 }

@@ -82,7 +82,12 @@ impl Daemon {
         if let Some((listener, sessions)) = sockets.cri.zip(sessions) {
             let routes = (wiring.cri)(gateway.scope(Owner::Kubernetes), settings, sessions);
             let gate = GateLayer::new(gateway.clone(), self.config.recovery.wait(), CRI_AT_ONCE);
-            let server = Server::builder().max_concurrent_streams(self.config.cri.max_streams);
+            let streams = self.config.cri.max_streams;
+            let server = Server::builder()
+                .max_concurrent_streams(streams)
+                // A daemon that was held up finds many calls whose callers have given up: these must not end
+                // the others', which are on the same connection.
+                .http2_max_pending_accept_reset_streams(usize::try_from(streams).ok());
             let connector = self.serve_grpc("cri", listener, self.server("cri", gate, server, routes));
             questions.push(Question::rpc("cri", connector, CRI_LIVENESS));
         }
