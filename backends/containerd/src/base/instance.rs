@@ -4,7 +4,8 @@
 //! them again beside those that run. So a new name is not in force before recovery has seen that no object was made
 //! with our directories under another one.
 
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -18,6 +19,9 @@ const FILE: &str = "instance";
 
 /// The longest name, in bytes: it is part of names that containerd limits.
 const LEN_MAX: usize = 32;
+
+/// How much of the file is read, in bytes: more than a name and what is around it.
+const READ_MAX: u64 = 1024;
 
 /// The name of this gateway.
 #[derive(Debug)]
@@ -90,8 +94,7 @@ impl Instance {
 /// `InvalidArgument` for what is no name; `FailedPrecondition` if the gateway has another name; `Internal` or `ResourceExhausted` if it
 /// cannot be stored.
 pub fn recover_as(state: &Path, name: &str) -> Result<()> {
-    let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    if name.is_empty() || name.len() > LEN_MAX || !name.chars().all(is_valid) {
+    if !is_name(name) {
         let why =
             format!("{name:?} is no name of a gateway, of at most {LEN_MAX} letters, digits, `-` and `_`");
         return Err(Error::invalid("instance", why));
@@ -107,10 +110,20 @@ pub fn recover_as(state: &Path, name: &str) -> Result<()> {
     }
 }
 
-/// The name in a file; `None` if there is no file, or none in it: a power cut or an operator may have emptied it.
+fn is_name(text: &str) -> bool {
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    !text.is_empty() && text.len() <= LEN_MAX && text.chars().all(is_valid)
+}
+
+/// The name in a file; `None` if there is no file, or no name in it: a power cut or an operator may have emptied or damaged it.
 fn stored(file: &Path) -> Result<Option<String>> {
-    match std::fs::read_to_string(file) {
-        Ok(name) => Ok(Some(name.trim().to_owned()).filter(|name| !name.is_empty())),
+    let mut bytes = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(READ_MAX).read_to_end(&mut bytes));
+    match read {
+        Ok(_) => {
+            let name = str::from_utf8(&bytes).unwrap_or_default().trim();
+            Ok(is_name(name).then(|| name.to_owned()))
+        }
         Err(fault) if fault.kind() == ErrorKind::NotFound => Ok(None),
         Err(fault) => Err(io_error("read", file, fault)),
     }
@@ -126,13 +139,15 @@ mod tests {
     fn name_is_stored_once_it_is_settled_and_stays() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
-        for emptied in [None, Some(""), Some("\n")] {
+        let long = vec![b'y'; 5000];
+        let damaged: [&[u8]; 6] = [b"", b"\n", &[0; 12], b"\xff\xfe", b"a name", &long];
+        for damaged in std::iter::once(None).chain(damaged.map(Some)) {
             let _ = fs::remove_file(&file);
-            emptied.into_iter().for_each(|text| fs::write(&file, text).unwrap());
+            damaged.into_iter().for_each(|bytes| fs::write(&file, bytes).unwrap());
             let instance = Instance::load(dir.path()).unwrap();
             let name = instance.name().to_owned();
-            assert!(!instance.is_settled() && !instance.reload().unwrap(), "{emptied:?}");
-            assert_eq!(fs::read_to_string(&file).ok().as_deref(), emptied);
+            assert!(!instance.is_settled() && !instance.reload().unwrap(), "{damaged:?}");
+            assert_eq!(fs::read(&file).ok().as_deref(), damaged);
             instance.settle().unwrap();
             assert_eq!((instance.name(), instance.is_settled()), (name.as_str(), true));
             let again = Instance::load(dir.path()).unwrap();

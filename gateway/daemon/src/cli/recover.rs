@@ -20,7 +20,7 @@ pub(super) struct RecoverArgs {
     #[arg(long, short, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// The daemon's admin socket, instead of the configured one.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", env = "SWITCHYARD_ADMIN_SOCKET")]
     socket: Option<PathBuf>,
 }
 
