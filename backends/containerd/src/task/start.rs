@@ -18,6 +18,7 @@ use switchyard_logkeeper as logkeeper;
 use super::cleanup::{TaskCleanup, TaskCleanupKind};
 use super::exit::note_exit;
 use super::logs::{from_logkeeper, log_spec, open_output_fifos};
+use super::rootfs::check_root;
 use super::{LifecycleEvent, TaskEntry, fifos};
 use crate::base::fs::{blocking, io_error};
 use crate::base::steps::Step;
@@ -117,6 +118,9 @@ impl Tasks {
         self.context.faults.reach(Step::TaskCreated)?;
         // The process exists already: it is the init of the runtime, which waits for `Start` to execute the
         // task's program.
+        if self.context.has_host_processes(&sandbox.record.handler) {
+            check_root(entry.id, pid).await?;
+        }
         if let Err(error) = self.task_cgroups.rescore_main(entry, pid).await {
             tracing::warn!(task.id = %entry.id, error = error.report(), "cannot set the OOM score of a task: it may keep that of its shim");
         }
