@@ -37,6 +37,7 @@ mod logs;
 mod pod_shims;
 mod process;
 mod remove;
+mod rootfs;
 mod signalable;
 mod spec_request;
 mod start;

@@ -1,4 +1,6 @@
-//! A state disk that has become read-only, as the kernel makes it after an error.
+//! A state disk that has become read-only, as the kernel makes it after an error, or that cannot be written otherwise.
+
+use std::fs;
 
 use switchyard_tests::bad_disks::ReadOnlyDisk;
 use switchyard_tests::daemon::Daemon;
@@ -69,4 +71,17 @@ fn daemon_starts_on_a_read_only_state_disk_and_ends_what_runs() {
     let is_gone = |id: &String| !stored.join(id).exists();
     assert!(eventually(LIMIT, || ids.iter().all(is_gone)), "{}", node.daemon().tail());
     assert_eq!(pod.run_shell("echo more", |_| {}), "more");
+}
+
+/// As an ext4 file system after an error, which still says of itself that it can be written.
+#[test]
+fn disk_that_refuses_writes_is_reported_whatever_it_says_of_itself() {
+    let node = TestNode::start();
+    let written = node.root().state().join("write-test");
+    assert!(eventually(LIMIT, || written.is_file()), "{}", node.daemon().tail());
+    fs::remove_file(&written).expect("the daemon does not need it");
+    fs::create_dir(&written).expect("the root can be written");
+    assert_not_ready(&node, "RuntimeReady", "DiskFails", "fails: Is a directory");
+    fs::remove_dir(&written).expect("nobody has written to it");
+    assert_recovers(&node);
 }

@@ -12,6 +12,7 @@ use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::{Error, ErrorKind, Result};
 use tokio::sync::Notify;
 
+use crate::base::disk_io::{reserved_blocks, try_write};
 use crate::base::error::mentions_failed_disk;
 
 /// A disk with fewer free bytes or inodes counts as full: a pod can hardly be created.
@@ -72,8 +73,12 @@ impl Disks {
     /// Whether pods can run, as far as disks are concerned. They can on a full disk: a kubelet whose runtime is not ready
     /// stops and removes nothing, which would free space.
     pub(crate) fn runtime_condition(&self) -> Condition {
-        let is_unusable = matches!(&*self.fault.lock(), Some(DiskFault::Unusable { .. }));
-        if is_unusable { self.condition() } else { Condition::True }
+        if self.are_unusable() { self.condition() } else { Condition::True }
+    }
+
+    /// Whether a disk cannot be used, as far as is known.
+    pub(crate) fn are_unusable(&self) -> bool {
+        matches!(&*self.fault.lock(), Some(DiskFault::Unusable { .. }))
     }
 
     /// Stores the result of a check, and logs a change.
@@ -190,12 +195,37 @@ pub(crate) async fn check(
     join_all(looks).await.into_iter().flatten().reduce(DiskFault::and)
 }
 
+/// What the file system of a directory says of itself, and does when it is written to. Blocks, for ever if the disk hangs.
+///
+/// # Errors
+/// Those of the file system, but not that it is full or read-only.
+pub(crate) fn write_and_look(dir: &Path) -> io::Result<DiskState> {
+    match try_write(dir) {
+        Err(fault) if fault.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            Ok(DiskState { is_read_only: true, ..look(dir)? })
+        }
+        written => written.and_then(|()| look(dir)),
+    }
+}
+
+/// Bytes on the file system of a directory that are free for root. Blocks, on some file systems for ever.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn free_bytes(dir: &Path) -> io::Result<u64> {
+    look(dir).map(|state| state.free.bytes)
+}
+
 /// What the file system of a directory says of itself; the free space is that for root. Blocks, on some file systems for ever.
+///
+/// # Errors
+/// Those of the file system.
 pub(crate) fn look(dir: &Path) -> io::Result<DiskState> {
     let stat = statvfs(dir)?;
     // A file system that allocates inodes dynamically reports 0.
     let inodes = if stat.files() == 0 { u64::MAX } else { stat.files_free() };
-    let free = FreeSpace { bytes: stat.blocks_free().saturating_mul(stat.fragment_size()), inodes };
+    let blocks = stat.blocks_free().saturating_sub(reserved_blocks(dir)?);
+    let free = FreeSpace { bytes: blocks.saturating_mul(stat.fragment_size()), inodes };
     Ok(DiskState { free, is_read_only: stat.flags().contains(FsFlags::ST_RDONLY) })
 }
 

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use containerd_client::services::v1 as api;
-use nix::sys::statvfs::statvfs;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{Descriptor, Digest, total_bytes};
 use tokio::sync::OnceCell;
 
 use super::content;
+use crate::base::disks;
 use crate::base::fs::blocking;
 use crate::client::{Client, QUICK, call};
 
@@ -85,9 +85,7 @@ pub(super) async fn root_of(client: &Client) -> Result<Option<PathBuf>> {
 /// [`QUICK`].
 async fn free_bytes(dir: &Path) -> Option<u64> {
     let dir = dir.to_owned();
-    let free = blocking(move || {
-        Ok(statvfs(&dir).ok().map(|stat| stat.blocks_free().saturating_mul(stat.fragment_size())))
-    });
+    let free = blocking(move || Ok(disks::free_bytes(&dir).ok()));
     tokio::time::timeout(QUICK, free).await.ok()?.ok()?
 }
 

@@ -2,16 +2,16 @@
 //! has removed.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_core::blocking_pool::{BlockingPool, LIMIT};
 use switchyard_core::threads;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::base::disks::{check, look};
+use crate::base::disks::{DiskState, check, look, write_and_look};
 use crate::base::trees::Trees;
 use crate::client::contact::Contact;
 use crate::image::reported_root;
@@ -20,14 +20,39 @@ use crate::node::Node;
 /// The interval between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
+/// The interval between two checks that write to disks; each check does while a disk cannot be used.
+const WRITE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How the disks are looked at.
+#[derive(Debug, Clone)]
+struct DiskLooker {
+    /// containerd's root, if it has told that. That of an external containerd may be where this daemon does not see it,
+    /// and is not written to.
+    root: Option<PathBuf>,
+    /// Whether the others are written to.
+    writes: bool,
+}
+
+impl DiskLooker {
+    fn look(&self, dir: &Path) -> io::Result<Option<DiskState>> {
+        let is_root = self.root.as_deref() == Some(dir);
+        let state = if self.writes && !is_root { write_and_look(dir) } else { look(dir) };
+        match state {
+            Err(fault) if fault.kind() == io::ErrorKind::NotFound && is_root => Ok(None),
+            state => state.map(Some),
+        }
+    }
+}
+
 impl Node {
     /// Checks the disks of the state and run directories, and of containerd's root as soon as containerd has told where that is,
-    /// periodically until `stop`.
+    /// periodically until `stop`. Those of its own directories it also writes to.
     pub(crate) async fn watch_disks(self: Arc<Self>, trees: Arc<Trees>, stop: CancellationToken) {
         let pool = BlockingPool::new(threads::DISK_POOL, LIMIT);
         let settings = self.context.settings();
         let mut dirs = vec![settings.state.clone(), settings.run.clone()];
         let mut root = None;
+        let mut next_write = Instant::now();
         loop {
             if root.is_none() && matches!(self.health.current(), Contact::Up { .. }) {
                 // What is not answered soon is asked again.
@@ -36,23 +61,18 @@ impl Node {
                     root = Some(reported);
                 }
             }
-            // An external containerd may have its root where this daemon does not see it.
-            let may_be_absent = root.clone().flatten();
-            let look = move |dir: &Path| match look(dir) {
-                Err(fault)
-                    if fault.kind() == io::ErrorKind::NotFound && may_be_absent.as_deref() == Some(dir) =>
-                {
-                    Ok(None)
-                }
-                state => state.map(Some),
-            };
+            let writes = self.disks.are_unusable() || Instant::now() >= next_write;
+            if writes {
+                next_write = Instant::now() + WRITE_INTERVAL;
+            }
+            let looker = DiskLooker { root: root.clone().flatten(), writes };
             let trees = Arc::clone(&trees);
             let forget = move || {
                 trees.forget_removed();
                 Ok(())
             };
             let checked = async {
-                self.disks.update(check(&pool, &dirs, look).await);
+                self.disks.update(check(&pool, &dirs, move |dir| looker.look(dir)).await);
                 // They are on the same disks, which may hang.
                 if let Err(error) = pool.run("trees that were set aside".to_owned(), forget).await {
                     tracing::debug!(
