@@ -40,7 +40,7 @@ fn the_drain_time_of_exec_is_reloaded() {
     let done = node.cri().exec(&id, &["sh", "-c", "sleep 600 & echo left"], 0);
     match done {
         Ok(answer) => assert_eq!(answer.stdout, b"left\n"),
-        Err(status) => assert_eq!(status.code(), Code::DeadlineExceeded, "{status}"),
+        Err(status) => assert_eq!(status.code(), Code::FailedPrecondition, "{status}"),
     }
 }
 

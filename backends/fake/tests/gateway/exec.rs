@@ -147,13 +147,36 @@ async fn output_beyond_the_cap_is_discarded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn output_held_open_by_a_child_is_awaited_briefly() {
+async fn output_held_open_by_a_child_is_awaited_for_the_drain_time_whatever_the_timeout() {
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
-    let spec = specs::exec(&["sh", "-c", "echo started; sleep 1000 & exit 0"]);
-    let begun = tokio::time::Instant::now();
-    assert_eq!(refused(node.scope.exec_sync(&id, &spec, None).await), ErrorKind::DeadlineExceeded);
-    assert_eq!(begun.elapsed(), spec.drain);
+    let spec = specs::exec(&["sh", "-c", "echo started; sleep 1000 & exit 3"]);
+    let limits = [None, Some(spec.drain / 2), Some(spec.drain), Some(spec.drain * 2)];
+    for limit in limits {
+        let begun = tokio::time::Instant::now();
+        let error = node.scope.exec_sync(&id, &spec, limit).await.unwrap_err();
+        // Not DeadlineExceeded, for which kubelets have a text of their own.
+        assert_eq!((error.kind(), error.reason()), (ErrorKind::FailedPrecondition, None));
+        let text = error.report();
+        assert!(text.contains("has ended with code 3, but a child of it kept its output open"), "{text}");
+        assert_eq!(begun.elapsed(), spec.drain);
+        until(|| node.fake.processes() == 0).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_timeout_of_a_command_ends_with_its_exit() {
+    let node = FakeNode::new().await;
+    let id = node.running(ENDLESS).await.id.to_string();
+    let spec = specs::exec(&["sh", "-c", "echo early; sleep 2; sleep 1000 & exit 3"]);
+    let limit = |seconds| Some(Duration::from_secs(seconds));
+    let late = node.scope.exec_sync(&id, &spec, limit(1)).await.unwrap_err();
+    assert_eq!((late.kind(), late.reason()), (ErrorKind::DeadlineExceeded, Some(Reason::CommandTimeout)));
+    let late = node.scope.exec_tail(&id, &spec, limit(1), 100).await.unwrap_err();
+    assert_eq!(late.reason(), Some(Reason::CommandTimeout));
+    // One of which the last output is wanted has its exit code, though the drain time ends after its timeout.
+    let output = node.scope.exec_tail(&id, &spec, limit(3), 100).await.unwrap();
+    assert_eq!((output.code, &output.stdout[..]), (3, &b"early\n"[..]));
     until(|| node.fake.processes() == 0).await;
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
+use tokio::time::Instant;
 
 use super::Scope;
 use crate::backend::{ExecControl, ExecPlace, ExecProcess};
@@ -15,6 +16,7 @@ use crate::stream::Source;
 use crate::table::Task;
 
 mod bounds;
+mod drain;
 
 use bounds::OutputCharge;
 pub(super) use bounds::{CommandCounts, OutputBudget};
@@ -27,6 +29,9 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long a killed process may take to exit.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the runtime may take to close output that was cut off.
+const CUT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which part of each output stream of a command is kept; the rest is read and discarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,13 +90,14 @@ impl Scope {
     }
 
     /// Runs a command in a running task to its end, and keeps the first 16 MiB of each stream. `timeout` counts
-    /// from its start, which has a deadline of its own; `None` waits for ever.
+    /// from its start, which has a deadline of its own, to its exit; `None` waits for ever. The end of the output is
+    /// awaited for [`ExecSpec::drain`] after the exit, also beyond the timeout.
     /// Cancel-safe: the process is killed.
     ///
     /// # Errors
     /// Those of [`Scope::exec`]; `DeadlineExceeded` with [`Reason::CommandTimeout`] if it did not exit in time:
-    /// it has been killed; `ResourceExhausted` if its output exceeds what the node can collect now: it has been
-    /// killed.
+    /// it has been killed; `FailedPrecondition` with its exit code if it has exited, and a child of it kept the output
+    /// open; `ResourceExhausted` if its output exceeds what the node can collect now: it has been killed.
     pub async fn exec_sync(
         &self,
         id: &str,
@@ -102,10 +108,12 @@ impl Scope {
     }
 
     /// As [`Scope::exec_sync`], but keeps only the last `bytes` bytes of each stream, and cuts off output
-    /// that children keep open after the exit; that is not an error.
+    /// that children keep open after the exit; that is not an error. Children that go on writing are cut off when
+    /// the timeout is over too.
     ///
     /// # Errors
-    /// Those of [`Scope::exec_sync`].
+    /// Those of [`Scope::exec_sync`], apart from that for output that is kept open; `Unavailable` if the runtime does not
+    /// close it.
     pub async fn exec_tail(
         &self,
         id: &str,
@@ -137,53 +145,60 @@ impl Scope {
     ) -> Result<ExecOutput> {
         let mut process = self.exec(&task.id.to_string(), spec).await?;
         // A deadline that the clock cannot represent is no limit.
-        let deadline =
-            timeout.and_then(|limit| Some((limit, tokio::time::Instant::now().checked_add(limit)?)));
+        let deadline = timeout.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
         process.stdin = None;
         let stdout = process.stdout.take();
         let stderr = process.stderr.take();
+        // Dropping it kills and deletes the process; no caller waits for that.
         let control = process.control;
-        let run = async {
-            let collected = async {
-                tokio::try_join!(self.collect(task.id, stdout, keep), self.collect(task.id, stderr, keep))
-            };
+        let collected = async {
+            tokio::try_join!(self.collect(task.id, stdout, keep), self.collect(task.id, stderr, keep))
+        };
+        tokio::pin!(collected);
+        let exit = async {
             let exit = control.wait();
-            tokio::pin!(collected, exit);
-            let code = tokio::select! {
-                code = &mut exit => code?,
+            tokio::pin!(exit);
+            tokio::select! {
+                biased;
+                code = &mut exit => Ok::<_, Error>((code?, None)),
                 // Both streams have ended; only the exit is outstanding.
                 output = &mut collected => {
                     let output = output?;
-                    return Ok(finish(exit.await?, output));
+                    Ok((exit.await?, Some(output)))
                 }
-            };
-            // A child may keep the pipes open for ever. The process itself has exited, so wait only for a
-            // limited time.
-            if matches!(keep, Retain::Last(_)) {
-                return tokio::select! {
-                    output = &mut collected => Ok(finish(code, output?)),
-                    () = control.cut_output(spec.drain) => Ok(finish(code, collected.await?)),
-                };
-            }
-            match tokio::time::timeout(spec.drain, &mut collected).await {
-                Ok(output) => Ok(finish(code, output?)),
-                Err(_) => Err(Error::deadline(format!(
-                    "the command has ended with code {code}, but a child of it kept its output open for {:?}",
-                    spec.drain
-                ))),
             }
         };
-        // In every case dropping the control kills and deletes the process; no caller waits for that.
-        match deadline {
-            None => run.await,
-            Some((limit, at)) => match tokio::time::timeout_at(at, run).await {
-                Ok(result) => result,
+        // The timeout is for the command itself: what its children do after its exit is not its fault.
+        let (code, output) = match deadline {
+            None => exit.await?,
+            Some((limit, at)) => match tokio::time::timeout_at(at, exit).await {
+                Ok(ended) => ended?,
                 Err(_) => {
                     kill(control.as_ref()).await?;
                     let text = format!("the command did not end within {limit:?} and was killed");
-                    Err(Error::deadline(text).with_reason(Reason::CommandTimeout))
+                    return Err(Error::deadline(text).with_reason(Reason::CommandTimeout));
                 }
             },
+        };
+        if let Some(output) = output {
+            return Ok(finish(code, output));
+        }
+        // A child may keep the pipes open for ever, so the rest of the output is awaited for a limited time.
+        match keep {
+            Retain::First(_) => match tokio::time::timeout(spec.drain, collected).await {
+                Ok(output) => Ok(finish(code, output?)),
+                Err(_) => Err(drain::output_kept_open(code, spec.drain)),
+            },
+            Retain::Last(_) => {
+                tokio::select! {
+                    output = &mut collected => return Ok(finish(code, output?)),
+                    () = drain::cut_output(control.as_ref(), spec.drain, deadline.map(|(_, at)| at)) => {}
+                }
+                match tokio::time::timeout(CUT_PATIENCE, collected).await {
+                    Ok(output) => Ok(finish(code, output?)),
+                    Err(_) => Err(drain::output_not_closed(code, CUT_PATIENCE)),
+                }
+            }
         }
     }
 }
