@@ -89,7 +89,8 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Refused`]: `Conflict` if the id is open with other parameters, `Busy` while it is being
-    /// finished, `InvalidArgument`, `Io`. Also those of [`Client::hello`].
+    /// finished, `InvalidArgument`, also if there is no regular file at the path of the log, `Io`. Also those of
+    /// [`Client::hello`].
     pub async fn open(&self, spec: &LogSpec) -> Result<(), Error> {
         self.call("open", &Request::Open(spec.clone()), self.limit).await.map(|Done {}| ())
     }
@@ -99,7 +100,8 @@ impl Client {
     /// reopen that was not carried out by then is not carried out later.
     ///
     /// # Errors
-    /// [`Error::Refused`]: `NotFound`, `Busy`, `Io`. Also those of [`Client::hello`].
+    /// [`Error::Refused`]: `NotFound`, `Busy`, `InvalidArgument` if there is no regular file at the path, `Io`. Also those
+    /// of [`Client::hello`].
     pub async fn reopen(&self, id: &str) -> Result<(), Error> {
         self.call("reopen", &Request::Reopen { id: id.into() }, self.limit).await.map(|Done {}| ())
     }

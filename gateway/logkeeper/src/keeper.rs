@@ -147,7 +147,12 @@ impl Keeper {
     /// Creates a container's log again. If the future is dropped, the log stays as it is.
     pub(crate) async fn reopen(&self, id: &str) -> Result<(), Fault> {
         match self.ask(id, COMMAND_LIMIT, |done| Ok(Command::Reopen(done))).await? {
-            Some(result) => result.map_err(|error| io_fault("reopen the log of", id, &error)),
+            Some(result) => result.map_err(|error| {
+                // What is at the path now cannot be a log; the other errors may pass.
+                let is_unusable = error.kind() == io::ErrorKind::InvalidInput;
+                let kind = if is_unusable { FaultKind::InvalidArgument } else { FaultKind::Io };
+                Fault::new(kind, format!("cannot reopen the log of container {id}: {error}"))
+            }),
             None => Err(unknown(id)),
         }
     }

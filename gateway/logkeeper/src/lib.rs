@@ -54,6 +54,7 @@ pub mod fuzzing;
 mod journal;
 mod keeper;
 mod lifeline;
+mod log_file;
 mod mounts;
 mod output;
 mod position;

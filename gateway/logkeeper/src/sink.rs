@@ -1,9 +1,9 @@
 //! The log file of one container. Batches of lines are appended whole: a batch that does not fit leaves no
 //! torn line behind, its lost lines are counted, and a notice is written once the log can be written again.
 
-use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -13,6 +13,7 @@ use switchyard_steps::{Step, reach};
 
 use crate::clock::Stamp;
 use crate::format::{Header, LINE_OVERHEAD, Stream, Tag};
+use crate::log_file;
 use crate::position::Position;
 use crate::protocol::Counters;
 
@@ -124,12 +125,12 @@ impl Sink {
     /// Opens the file at the path, creating it if necessary. The previous one stays in use until [`Sink::switch`].
     ///
     /// # Errors
-    /// Those of opening the file. `InvalidInput` if there is no log.
+    /// Those of [`log_file::open`]; `Unsupported` if there is no log.
     pub(crate) fn open_next(&self) -> io::Result<NextFile> {
         let Some(path) = self.path.as_deref() else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the container has no log"));
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the container has no log"));
         };
-        let file = open_log(path)?;
+        let file = log_file::open(path)?;
         let metadata = file.metadata()?;
         Ok(NextFile { file, metadata })
     }
@@ -211,7 +212,7 @@ impl Sink {
         position.dropped_bytes = position.dropped_bytes.saturating_add(bytes);
         position.unreported_lines = position.unreported_lines.saturating_add(lines);
         position.unreported_bytes = position.unreported_bytes.saturating_add(bytes);
-        position.errno = error.raw_os_error().and_then(|code| u64::try_from(code).ok()).unwrap_or(0);
+        position.errno = log_file::errno(error).and_then(|code| u64::try_from(code).ok()).unwrap_or(0);
     }
 
     /// Appends text, and returns how many bytes of it remain in the file; they always end with a newline.
@@ -258,25 +259,6 @@ fn write_fully(file: &mut File, text: &[u8]) -> (usize, Option<io::Error>) {
         }
     }
     (written, None)
-}
-
-/// Opens a log for appending, and creates its directories. Anything but a regular file is refused without
-/// blocking. A symbolic link as its last component is not followed: otherwise, whoever can write to the
-/// directory could make root write to any file.
-fn open_log(path: &Path) -> io::Result<File> {
-    if let Some(parent) = path.parent() {
-        DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
-    }
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
-    let opened =
-        OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags.bits()).open(path);
-    let file = match opened {
-        Err(_) if path.is_symlink() => {
-            return Err(io::Error::other("it is a symbolic link, which is never followed for a log"));
-        }
-        other => other?,
-    };
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
 }
 
 /// Truncates the recorded log file to its recorded size; the file is found by its inode, at its path or under

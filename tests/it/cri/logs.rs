@@ -62,7 +62,13 @@ fn symlink_at_the_log_path_is_not_followed() {
     symlink(&target, &path).expect("a link can be made");
     let id = pod.create(&node.container("main", &["sh", "-c", "echo said; exec sleep 1000"]));
     let status = node.cri().start(&id).expect_err("its log cannot be opened");
-    assert!(status.message().contains("it is a symbolic link"), "{status}");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    assert!(
+        status
+            .message()
+            .contains(&format!("log {} cannot be written: it is a symbolic link", path.display())),
+        "{status}"
+    );
     // Nor when the log is opened anew.
     let other = pod.start_shell("other", "while :; do echo line; sleep 0.01; done");
     let log = pod.log_path("other");
@@ -70,7 +76,11 @@ fn symlink_at_the_log_path_is_not_followed() {
     fs::rename(&log, log.with_extension("log.1")).expect("a log can be renamed");
     symlink(&target, &log).expect("a link can be made");
     let status = node.cri().reopen_log(&other).expect_err("its log cannot be opened");
-    assert!(status.message().contains("it is a symbolic link"), "{status}");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    assert!(
+        status.message().contains(&format!("log {} cannot be written: it is a symbolic link", log.display())),
+        "{status}"
+    );
     fs::remove_file(&log).expect("a link can be removed");
     node.cri().reopen_log(&other).expect("now it can");
     pod.wait_log("other", |lines| lines.len() > 5);

@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use switchyard_logkeeper::FifoHold;
+use nix::sys::stat::Mode;
 use switchyard_logkeeper::protocol::{FaultKind, Finished};
+use switchyard_logkeeper::{Error, FifoHold};
 
 use crate::support::{PATIENCE, Site, log, parse, texts};
 
@@ -45,6 +46,37 @@ async fn open_is_idempotent_and_rejects_other_parameters() {
     output.out("two\n");
     site.client.finish("c1", Duration::ZERO).await.unwrap();
     assert_eq!(texts(log(&spec)), ["stdout F one", "stdout F two"]);
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn log_at_the_path_of_a_fifo_or_directory_is_refused_by_name() {
+    let site = Site::new();
+    let keeper = site.start().await;
+    let spec = site.spec("c1");
+    let mut output = site.output(&spec);
+    let path = log(&spec);
+    let refused = |result: Result<(), Error>, what: &str| {
+        let error = result.unwrap_err();
+        let fault = error.fault().unwrap();
+        let expected = format!("log {} cannot be written: it is {what}", path.display());
+        assert!(fault.message.contains(&expected), "{fault}");
+        assert_eq!(fault.kind, FaultKind::InvalidArgument);
+    };
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    nix::unistd::mkfifo(path, Mode::S_IRWXU).unwrap();
+    refused(site.client.open(&spec).await, "a FIFO");
+    fs::remove_file(path).unwrap();
+    site.client.open(&spec).await.unwrap();
+    output.out("one\n");
+    site.await_lines("c1", 1).await;
+    let rotated = path.with_extension("log.1");
+    fs::rename(path, &rotated).unwrap();
+    fs::create_dir(path).unwrap();
+    refused(site.client.reopen("c1").await, "a directory");
+    output.out("two\n");
+    site.client.finish("c1", Duration::ZERO).await.unwrap();
+    assert_eq!(texts(&rotated), ["stdout F one", "stdout F two"]);
     keeper.stop().await;
 }
 
