@@ -271,7 +271,8 @@ impl ExecBackend for Fake {
                         ));
                     }
                 };
-                Ok(exec::spawn(program, spec, place, end, (&state.processes, &state.unended)))
+                let counts = (&state.processes, &state.unended);
+                Ok(exec::spawn(program, spec, place, end, counts, (&self.session, id)))
             };
             self.session.act(Method::Exec, id, effect).await
         })

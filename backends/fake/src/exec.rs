@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use switchyard_core::backend::{ExecControl, ExecPlace, ExecProcess};
+use switchyard_core::id::TaskId;
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::state::Exit;
 use switchyard_core::stream::{Sink, Source};
@@ -16,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use crate::program::{Program, Step};
+use crate::session::{Method, Session};
 
 /// The capacity of a pipe.
 const PIPE_BYTES: usize = 64 << 10;
@@ -28,6 +30,8 @@ struct Control {
     code: watch::Receiver<Option<i32>>,
     process: AbortHandle,
     unended: Unended,
+    session: Arc<Session>,
+    task: TaskId,
 }
 
 /// The processes whose clients have gone and that could not be ended, as in a container whose shim hangs.
@@ -76,6 +80,7 @@ pub(crate) fn spawn(
     place: ExecPlace,
     end: watch::Receiver<Option<Exit>>,
     (count, unended): (&Arc<AtomicUsize>, &Unended),
+    (session, task): (&Arc<Session>, TaskId),
 ) -> ExecProcess {
     let mut ours = Streams::default();
     let mut theirs = Streams::default();
@@ -99,7 +104,14 @@ pub(crate) fn spawn(
         stdin: theirs.stdin.map(|stream| Box::new(stream) as Sink),
         stdout: theirs.stdout.map(Source::new),
         stderr: theirs.stderr.map(Source::new),
-        control: Box::new(Control { signals, code, process, unended: unended.clone() }),
+        control: Box::new(Control {
+            signals,
+            code,
+            process,
+            unended: unended.clone(),
+            session: Arc::clone(session),
+            task,
+        }),
     }
 }
 
@@ -226,8 +238,9 @@ impl ExecControl for Control {
         })
     }
 
-    fn resize(&self, _width: u16, _height: u16) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { Ok(()) })
+    fn resize(&self, width: u16, height: u16) -> BoxFuture<'_, Result<()>> {
+        let object = format!("{} {width}x{height}", self.task);
+        Box::pin(async move { self.session.act(Method::ResizeExec, object, || Ok(())).await })
     }
 
     fn cut_output(&self, after: Duration) -> BoxFuture<'_, ()> {

@@ -52,6 +52,8 @@ pub enum Method {
     CheckpointTask,
     /// [`ExecBackend::exec`](switchyard_core::backend::ExecBackend::exec).
     Exec,
+    /// [`ExecControl::resize`](switchyard_core::backend::ExecControl::resize); its object is `TASK WIDTHxHEIGHT`.
+    ResizeExec,
     /// [`TaskBackend::attach`](switchyard_core::backend::TaskBackend::attach).
     Attach,
     /// [`TaskBackend::resize_task`](switchyard_core::backend::TaskBackend::resize_task).
@@ -168,6 +170,7 @@ impl Method {
             | Self::SignalTask
             | Self::WaitTask
             | Self::Exec
+            | Self::ResizeExec
             | Self::Attach
             | Self::ResizeTask
             | Self::Dial

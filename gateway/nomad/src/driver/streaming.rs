@@ -18,7 +18,7 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::exec_task_streaming_request::{Setup, TerminalSize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
@@ -209,15 +209,27 @@ async fn pump(
     }
 }
 
-/// Handles the client's messages until it goes away.
-async fn listen<S>(mut requests: S, mut stdin: Option<Sink>, control: &dyn ExecControl)
+/// Handles the client's messages until it goes away. Its input does not wait for the sizes of its terminal.
+async fn listen<S>(requests: S, stdin: Option<Sink>, control: &dyn ExecControl)
+where
+    S: Stream<Item = Result<StreamingRequest, Status>> + Send + Unpin,
+{
+    let (sizes, asked) = watch::channel((0, 0));
+    tokio::select! {
+        () = receive(requests, stdin, &sizes) => {}
+        () = resizes(asked, control) => {}
+    }
+}
+
+/// Receives the client's messages until it goes away, and passes its input on to the process.
+async fn receive<S>(mut requests: S, mut stdin: Option<Sink>, sizes: &watch::Sender<(u16, u16)>)
 where
     S: Stream<Item = Result<StreamingRequest, Status>> + Send + Unpin,
 {
     while let Some(asked) = requests.next().await {
         let Ok(StreamingRequest { setup: _, tty_size, stdin: input }) = asked else { return };
-        if let Some(size) = tty_size {
-            resize(control, size).await;
+        if let Some(size) = tty_size.and_then(size) {
+            sizes.send_replace(size);
         }
         if let Some(nomad::ExecTaskStreamingIoOperation { data, close }) = input {
             stdin = feed(stdin.take(), &data, close).await;
@@ -225,6 +237,17 @@ where
     }
     // It has closed its half but still receives.
     std::future::pending().await
+}
+
+/// Sets the received sizes of the terminal; of those that are received while one is being set, only the last. Ends with
+/// the sender.
+async fn resizes(mut asked: watch::Receiver<(u16, u16)>, control: &dyn ExecControl) {
+    while asked.changed().await.is_ok() {
+        let (width, height) = *asked.borrow_and_update();
+        if let Err(error) = control.resize(width, height).await {
+            tracing::debug!(error = error.report(), "cannot set the size of a terminal");
+        }
+    }
 }
 
 /// Writes to the process; returns `None` once its input is closed.
@@ -251,13 +274,6 @@ async fn feed(stdin: Option<Sink>, data: &[u8], close: bool) -> Option<Sink> {
 /// Width and height, if they are in range.
 fn size(TerminalSize { height, width }: TerminalSize) -> Option<(u16, u16)> {
     Some((u16::try_from(width).ok()?, u16::try_from(height).ok()?))
-}
-
-async fn resize(control: &dyn ExecControl, asked: TerminalSize) {
-    let Some((width, height)) = size(asked) else { return };
-    if let Err(error) = control.resize(width, height).await {
-        tracing::debug!(error = error.report(), "cannot set the size of a terminal");
-    }
 }
 
 // === impl Output ===

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use nomad::driver_server::Driver as _;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
-use switchyard_fake::{BUSYBOX, Fake};
+use switchyard_fake::{BUSYBOX, Fake, Method};
 use tempfile::TempDir;
 use tonic::Code;
 

@@ -49,6 +49,10 @@ fn input(data: &[u8], close: bool) -> Asked {
     Asked { stdin: Some(operation), ..Default::default() }
 }
 
+fn size(height: i32, width: i32) -> Asked {
+    Asked { tty_size: Some(TerminalSize { height, width }), ..Default::default() }
+}
+
 /// All that a client received, in the order that agents require.
 #[derive(Debug, Default, PartialEq)]
 struct Heard {
@@ -142,7 +146,6 @@ async fn exec_with_tty_sends_all_on_stdout() {
 async fn exec_stdin_reaches_eof_despite_heartbeats_and_resizes() {
     let fixture = fixture().await;
     let id = fixture.running(&["serve"]).await;
-    let size = |height, width| Asked { tty_size: Some(TerminalSize { height, width }), ..Default::default() };
     let sent = vec![
         size(24, 80),
         input(b"one ", false),
@@ -155,6 +158,38 @@ async fn exec_stdin_reaches_eof_despite_heartbeats_and_resizes() {
     ];
     let received = fixture.session(&id, "cat", false, sent).await;
     assert_eq!(received, Heard { stdout: b"one two".into(), stderr: vec![], code: Some(0) });
+}
+
+#[tokio::test]
+async fn input_does_not_wait_for_resizes_of_which_only_the_last_is_carried_out() {
+    const LAST: i32 = 2000;
+    let fixture = fixture().await;
+    let id = fixture.running(&["serve"]).await;
+    let hold = fixture.fake.hold(Method::ResizeExec);
+    let (tell, asked) = mpsc::unbounded_channel();
+    let messages = std::iter::once(setup(&id, "cat", true))
+        .chain((1..=LAST).map(|side| size(side, side + 1)))
+        .chain([input(b"typed", false)]);
+    messages.for_each(|sent| tell.send(Ok(sent)).expect("it listens"));
+    let mut answers = fixture.stream(asked).await.expect("it runs");
+    let mut typed = Vec::new();
+    // No size has been set so far.
+    while typed != b"typed" {
+        let answer = answers.next().await.expect("it runs").expect("it is no error");
+        typed.extend(answer.stdout.expect("it writes").data);
+    }
+    hold.arrived(1).await;
+    hold.release();
+    let resizes = || {
+        let calls = fixture.fake.calls().into_iter().filter(|call| call.method == Method::ResizeExec);
+        calls.map(|call| call.object).collect::<Vec<_>>()
+    };
+    while !resizes().last().expect("one was held").ends_with(" 2001x2000") {
+        tokio::task::yield_now().await;
+    }
+    assert!(resizes().len() <= 2, "{:?}", resizes());
+    tell.send(Ok(input(b"", true))).expect("it listens");
+    assert_eq!(Heard::all(answers).await.code, Some(0));
 }
 
 #[tokio::test]
