@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::predecessor_fifos::EXEC_DIR_PREFIX;
+use crate::base::disks::full_disk_behind;
 use crate::base::fs::remove_tree;
 use crate::base::input::{StdinPipe, StdinWriter};
 use crate::base::random::fill_random;
@@ -160,7 +161,8 @@ impl Execs {
         if let Err(error) = self.task_cgroups.sync_cpuset(&entry).await {
             tracing::debug!(task.id = %task, error = error.report(), "cannot prepare the cpuset for an exec: it begins on other processors than its task");
         }
-        exec.run(spec, &process, shim, permit, gone).await?;
+        let run = exec.run(spec, &process, shim, permit, gone).await;
+        run.map_err(|error| full_disk_behind(error, &self.context.settings().run))?;
         if let Err(error) = self.task_cgroups.join_cpuset(&entry).await {
             tracing::warn!(task.id = %task, error = error.report(), "cannot move an exec into the cpuset of its task: it runs on other processors");
         }

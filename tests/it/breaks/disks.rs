@@ -400,6 +400,11 @@ fn run_disk_without_space_holds_up_no_log_and_no_removal() {
     let is_back = || node.root().managed("logkeeper").is_some_and(|pid| pid != killed);
     assert!(eventually(LIMIT, is_back), "{}", node.daemon().tail());
     filling.refill();
+    // Runtimes write there for each command, if only a few bytes, and do not always say why they have failed.
+    if let Err(status) = cri.exec(&id, &["true"], 5) {
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        assert_full(&status);
+    }
     fs::write(dir.join("go"), "").expect("the root can be written");
     let lines = pod.wait_log("main", |lines| lines.iter().any(|line| line.ends_with(" whole")));
     // A line that came in two pieces has a partial one before it.

@@ -161,6 +161,24 @@ pub(crate) fn is_unwritable(error: &Error) -> bool {
     error.kind() == ErrorKind::ResourceExhausted || mentions_failed_disk(error)
 }
 
+/// The error of an OCI runtime that writes to this directory. Runtimes may end without a word when they cannot, so that it is
+/// `ResourceExhausted` if its cause is not known, and the disk of the directory is full now. Looks at a file system, which must
+/// be one of this node.
+pub(crate) fn full_disk_behind(error: Error, dir: &Path) -> Error {
+    if error.kind() != ErrorKind::Internal {
+        return error;
+    }
+    with_fault(error, DiskFault::of(dir, look(dir).map(Some)))
+}
+
+/// An error whose cause is not known, on a disk with this fault. Pure.
+fn with_fault(error: Error, fault: Option<DiskFault>) -> Error {
+    match fault {
+        Some(DiskFault::Full(why)) => Error::exhausted(why).with_source(error),
+        Some(DiskFault::Unusable { .. }) | None => error,
+    }
+}
+
 /// Ignores a disk that cannot be written ([`is_unwritable`]) in the result of a write that is not essential, and logs
 /// `what` as a warning then.
 pub(crate) fn tolerate_unwritable_disk(put: Result<()>, what: &str) -> Result<()> {
@@ -329,6 +347,23 @@ mod tests {
         }
         assert_eq!(DiskFault::of(dir, Ok(Some(PLENTY))), None);
         assert_eq!(DiskFault::of(dir, Ok(None)), None);
+    }
+
+    #[test]
+    fn unexplained_error_on_a_full_disk_is_one_of_the_disk() {
+        let failed = || Error::internal("exec in task 1").with_source(Error::internal("exit status 255"));
+        let full = |free| DiskFault::of(Path::new("/run"), Ok(Some(DiskState { free, ..PLENTY })));
+        let error = with_fault(failed(), full(FreeSpace { bytes: 0, ..PLENTY.free }));
+        assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
+        let expected =
+            "no space left on device: almost no bytes left for /run: exec in task 1: exit status 255";
+        assert_eq!(error.report(), expected);
+        assert_eq!(with_fault(failed(), full(PLENTY.free)).kind(), ErrorKind::Internal);
+        let fails = DiskFault::of(Path::new("/run"), Err(io::Error::from_raw_os_error(5)));
+        assert_eq!(with_fault(failed(), fails).kind(), ErrorKind::Internal);
+        // One whose cause is known keeps its kind, whatever the disk is like.
+        let known = full_disk_behind(Error::invalid("command", "it is missing"), Path::new("/no/such/disk"));
+        assert_eq!(known.kind(), ErrorKind::InvalidArgument);
     }
 
     #[test]
