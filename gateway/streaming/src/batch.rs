@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::io::Activity;
 
 /// How long a client may take to read the last bytes after its session has ended.
-const CLOSING: Duration = Duration::from_secs(2);
+pub(crate) const CLOSING: Duration = Duration::from_secs(2);
 
 /// Pieces that are written in order.
 #[derive(Debug, Default)]
@@ -47,22 +47,23 @@ impl Batch {
             }
             writer.flush().await
         };
-        within(end, all).await
+        within(end, CLOSING, all).await
     }
 }
 
-/// Runs `write`. Once `end` is cancelled, it has [`CLOSING`] left.
+/// Runs `write`. Once `end` is cancelled, it has `limit` left.
 ///
 /// # Errors
 ///
 /// Those of `write`, and `TimedOut`.
 pub(crate) async fn within<T>(
     end: &CancellationToken,
+    limit: Duration,
     write: impl Future<Output = io::Result<T>>,
 ) -> io::Result<T> {
     let late = async {
         end.cancelled().await;
-        sleep(CLOSING).await;
+        sleep(limit).await;
     };
     tokio::select! {
         biased;

@@ -1,5 +1,6 @@
 //! Runs a redeemed session over its transport, and ends it when it has been idle for too long.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -14,14 +15,14 @@ use crate::{port_forward, remote_command, spdy, websocket};
 /// Runs a session to its end. It ends early when `end` is cancelled, or when it was idle for too long.
 pub(crate) async fn carry(redeemed: Redeemed, io: Io, config: &Config, end: CancellationToken) {
     let activity = Arc::clone(&io.activity);
-    let idle = async {
-        activity.watch(config.idle_timeout, &end).await;
-        debug!("a streaming session was idle for too long");
-        std::future::pending::<()>().await;
-    };
+    let mut session = pin!(session(redeemed, io, config, end.clone()));
     tokio::select! {
-        () = session(redeemed, io, config, end.clone()) => {}
-        () = idle => {}
+        () = &mut session => {}
+        () = activity.idle(config.idle_timeout) => {
+            debug!("a streaming session was idle for too long");
+            end.cancel();
+            session.await;
+        }
     }
 }
 

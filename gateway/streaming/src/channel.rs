@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::timeout;
 
-use crate::io::Probe;
 use crate::spdy::Flow;
 
 /// How many pieces may be queued for a connection's writer.
@@ -26,9 +24,6 @@ const COPIED: usize = 16 * 1024;
 /// How long a client that has received everything may take to close the connection. If the server closed
 /// first, unread data would be cut off.
 pub(crate) const LINGER: Duration = Duration::from_secs(3);
-
-/// How often the socket of a client that is not read is checked for a hang-up.
-const PROBE: Duration = Duration::from_millis(500);
 
 /// The client has reset the stream, or has disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,6 +98,16 @@ impl Outbound {
         Ok(())
     }
 
+    /// Sends as many of these bytes as the client's window permits now, and drops the rest.
+    pub(crate) async fn send_what_fits(&mut self, mut bytes: Bytes) {
+        if let Some(flow) = &self.flow {
+            bytes.truncate(flow.reserve_now(self.channel, bytes.len()));
+        }
+        if !bytes.is_empty() {
+            let _gone = self.out.send(Out::Data { channel: self.channel, bytes, end: false }).await;
+        }
+    }
+
     /// Ends this direction. If the client is gone, nothing happens.
     pub(crate) async fn finish(&mut self) {
         if self.flow.as_ref().is_none_or(|flow| flow.send_end(self.channel)) {
@@ -169,19 +174,11 @@ impl Budget {
         Self(Arc::new(Semaphore::new(BUDGET as usize)))
     }
 
-    /// Waits until the budget has room for these bytes. Meanwhile the connection is not read, so `probe` is
-    /// checked regularly for a client that is gone: then `None`. Cancel-safe.
-    pub(crate) async fn admit(&self, bytes: Bytes, probe: &Probe) -> Option<Piece> {
+    /// Waits until the budget has room for these bytes. Meanwhile the connection is not read. Cancel-safe.
+    pub(crate) async fn admit(&self, bytes: Bytes) -> Piece {
         let cost = u32::try_from(bytes.len() + PIECE_COST).unwrap_or(BUDGET).min(BUDGET);
-        loop {
-            match timeout(PROBE, Arc::clone(&self.0).acquire_many_owned(cost)).await {
-                Ok(permit) => {
-                    let bytes = if bytes.len() < COPIED { Bytes::copy_from_slice(&bytes) } else { bytes };
-                    return Some(Piece { bytes, _permit: permit.expect("the budget is never closed") });
-                }
-                Err(_) if probe.hung_up() => return None,
-                Err(_) => {}
-            }
-        }
+        let permit = Arc::clone(&self.0).acquire_many_owned(cost).await;
+        let bytes = if bytes.len() < COPIED { Bytes::copy_from_slice(&bytes) } else { bytes };
+        Piece { bytes, _permit: permit.expect("the budget is never closed") }
     }
 }

@@ -9,8 +9,10 @@ use std::time::Duration;
 use bytes::BytesMut;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// How often the socket of a client that is not read is checked for a hang-up.
+const PROBE: Duration = Duration::from_millis(500);
 
 /// A connection after its upgrade.
 pub(crate) struct Io {
@@ -22,8 +24,8 @@ pub(crate) struct Io {
     pub(crate) activity: Arc<Activity>,
 }
 
-/// Checks the socket for a hang-up of its peer without reading: a session whose buffers are full does not
-/// read.
+/// Checks the socket for a hang-up of its peer without reading: a connection is not read while what was read
+/// before waits for room in a queue.
 #[derive(Debug)]
 pub(crate) struct Probe(OwnedFd);
 
@@ -53,8 +55,25 @@ impl Probe {
         Ok(Self(rustix::io::fcntl_dupfd_cloexec(socket, 0)?))
     }
 
+    /// Runs what a reader does between two reads; `None` if the peer hangs up while it waits.
+    pub(crate) async fn unless_hung_up<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let hung_up = async {
+            loop {
+                sleep(PROBE).await;
+                if self.hung_up() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = hung_up => None,
+        }
+    }
+
     /// Whether the peer has closed its side, or the connection is broken.
-    pub(crate) fn hung_up(&self) -> bool {
+    fn hung_up(&self) -> bool {
         let mut sockets = [PollFd::new(&self.0, PollFlags::RDHUP)];
         match poll(&mut sockets, Some(&Timespec::default())) {
             Ok(_) => sockets[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR),
@@ -77,14 +96,14 @@ impl Activity {
         self.last.store(now, Ordering::Relaxed);
     }
 
-    /// Cancels `end` once nothing was transferred for `limit`. Cancel-safe.
-    pub(crate) async fn watch(&self, limit: Duration, end: &CancellationToken) {
+    /// Waits until nothing was transferred for `limit`. Cancel-safe.
+    pub(crate) async fn idle(&self, limit: Duration) {
         loop {
             let last = self.begin + Duration::from_millis(self.last.load(Ordering::Relaxed));
             match last.checked_add(limit) {
                 Some(until) if until > Instant::now() => sleep_until(until).await,
-                Some(_) => break end.cancel(),
-                None => break,
+                Some(_) => return,
+                None => std::future::pending().await,
             }
         }
     }

@@ -4,13 +4,20 @@
 use std::fmt::Display;
 use std::future::Future;
 use std::pin::pin;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use crate::batch::CLOSING;
 use crate::channel::{LINGER, Out};
+use crate::remote_command::HANG_UP;
+
+/// How long a connection may be written after `end` was cancelled, whatever its client and its session do.
+/// The process of a session may take [`HANG_UP`] before its last bytes are written.
+pub(crate) const ENDING: Duration = HANG_UP.saturating_add(CLOSING);
 
 /// Runs the parts until the session has ended and everything that it sent to `out` is written; then waits a
 /// moment for the client to disconnect. `end` is cancelled when the connection can no longer be read or

@@ -27,6 +27,10 @@ const DIAL: Duration = Duration::from_secs(30);
 /// or its wait is over, so resetting does not make room for more.
 const MOST: usize = MAX_STREAMS / 2;
 
+/// How many streams may be in refusal at a time. While as many wait for the client to read, no stream that it
+/// opens is accepted.
+const REFUSALS: usize = 16;
+
 /// The longest request id of a connection, in bytes. Real clients use consecutive numbers.
 const LONGEST_REQUEST: usize = 64;
 
@@ -53,6 +57,23 @@ enum Request {
     Unnamed(u32),
 }
 
+/// The result of a stream that the client has opened.
+#[derive(Debug)]
+enum Added {
+    /// It completes a pair.
+    Pair(Pair),
+    /// It waits for the second stream of its pair.
+    Half,
+    Refused(Refused),
+}
+
+/// A stream that is to be reset; an error stream carries the reason first.
+#[derive(Debug)]
+struct Refused {
+    outbound: Outbound,
+    why: Option<String>,
+}
+
 /// A stream that waits for the second one of its pair.
 #[derive(Debug)]
 struct Half {
@@ -70,25 +91,41 @@ enum Ends {
 /// Serves the pairs that the client opens until `end` is cancelled. A stream whose second one is not opened
 /// within `limit` is reset.
 pub(crate) async fn run(
-    mut incoming: mpsc::Receiver<Incoming>,
+    incoming: mpsc::Receiver<Incoming>,
     dial: Arc<dyn Dial>,
     limit: Duration,
     end: &CancellationToken,
 ) {
+    tokio::select! {
+        () = serve(incoming, &*dial, limit) => {}
+        () = end.cancelled() => {}
+    }
+}
+
+/// No arm of the loop waits for anything: the futures of the two sets are polled only between the arms. The
+/// writer's queue gives its places in the order in which they were asked for, so an arm that waited for one
+/// would wait for a forward that nobody polls.
+async fn serve(mut incoming: mpsc::Receiver<Incoming>, dial: &dyn Dial, limit: Duration) {
     let mut halves = Halves::default();
     let mut forwards = FuturesUnordered::new();
+    let mut refusals = FuturesUnordered::new();
     loop {
         let late = halves.0.values().map(|half| half.until).min();
         tokio::select! {
-            () = end.cancelled() => return,
-            Some(stream) = incoming.recv() => {
+            stream = incoming.recv(), if refusals.len() < REFUSALS => {
+                let Some(stream) = stream else { return };
                 let full = halves.0.len() + forwards.len() >= MOST;
-                if let Some(pair) = halves.add(stream, full, limit).await {
-                    forwards.push(forward(pair, &*dial));
+                match halves.add(stream, full, limit) {
+                    Added::Pair(pair) => forwards.push(forward(pair, dial)),
+                    Added::Half => {}
+                    Added::Refused(refused) => refusals.push(refused.reset()),
                 }
             }
             Some(()) = forwards.next() => {}
-            () = sleep_until(late.unwrap_or_else(Instant::now)), if late.is_some() => halves.expire().await,
+            Some(()) = refusals.next() => {}
+            () = sleep_until(late.unwrap_or_else(Instant::now)), if late.is_some() => {
+                refusals.extend(halves.expire().map(Refused::reset));
+            }
         }
     }
 }
@@ -156,63 +193,68 @@ async fn downward(output: Output, outbound: &mut Outbound, error: &mut Outbound,
 // === impl Halves ===
 
 impl Halves {
-    /// Adds a stream; returns the pair that it completes. If `full`, a stream that begins a new pair is
-    /// refused.
-    async fn add(&mut self, stream: Incoming, full: bool, limit: Duration) -> Option<Pair> {
+    /// Adds a stream. If `full`, a stream that begins a new pair is refused.
+    fn add(&mut self, stream: Incoming, full: bool, limit: Duration) -> Added {
         let id = stream.id;
-        let (request, mut ends) = match read(stream) {
+        let (request, ends) = match read(stream) {
             Ok(read) => read,
-            Err(mut outbound) => {
+            Err(outbound) => {
                 debug!(stream = id, "stream is not of a forwarded connection");
-                outbound.reset().await;
-                return None;
+                return Added::Refused(Refused { outbound, why: None });
             }
         };
         let Some(half) = self.0.remove(&request) else {
             if full {
-                ends.refuse(format!("{MOST} connections are forwarded already")).await;
-            } else {
-                self.0.insert(request, Half { ends, until: Instant::now() + limit });
+                return Added::Refused(ends.refuse(format!("{MOST} connections are forwarded already")));
             }
-            return None;
+            self.0.insert(request, Half { ends, until: Instant::now() + limit });
+            return Added::Half;
         };
         match (half.ends, ends) {
             (Ends::Error(error), Ends::Data { port, inbound, outbound })
             | (Ends::Data { port, inbound, outbound }, Ends::Error(error)) => {
-                Some(Pair { port, error, inbound, outbound })
+                Added::Pair(Pair { port, error, inbound, outbound })
             }
-            (first @ Ends::Error(_), Ends::Error(mut outbound))
-            | (first @ Ends::Data { .. }, Ends::Data { mut outbound, .. }) => {
+            (first @ Ends::Error(_), Ends::Error(outbound))
+            | (first @ Ends::Data { .. }, Ends::Data { outbound, .. }) => {
                 debug!(stream = id, "forwarded connection has this stream already");
                 self.0.insert(request, Half { ends: first, until: half.until });
-                outbound.reset().await;
-                None
+                Added::Refused(Refused { outbound, why: None })
             }
         }
     }
 
-    /// Resets the streams that have waited for too long.
-    async fn expire(&mut self) {
+    /// Removes the streams that have waited for too long.
+    fn expire(&mut self) -> impl Iterator<Item = Refused> {
         let now = Instant::now();
-        for (_, mut half) in self.0.extract_if(|_, half| half.until <= now) {
-            half.ends.refuse("the data stream did not come in time".to_owned()).await;
-        }
+        let late = self.0.extract_if(move |_, half| half.until <= now);
+        late.map(|(_, half)| half.ends.refuse("the data stream did not come in time".to_owned()))
     }
 }
 
 // === impl Ends ===
 
 impl Ends {
-    /// Resets the stream; an error stream carries the reason first.
-    async fn refuse(&mut self, why: String) {
+    /// Bytes that were received on the stream are dropped.
+    fn refuse(self, why: String) -> Refused {
         match self {
-            Self::Error(outbound) => {
-                text(outbound, why).await;
-                outbound.finish().await;
-                outbound.reset().await;
-            }
-            Self::Data { outbound, .. } => outbound.reset().await,
+            Self::Error(outbound) => Refused { outbound, why: Some(why) },
+            Self::Data { outbound, .. } => Refused { outbound, why: None },
         }
+    }
+}
+
+// === impl Refused ===
+
+impl Refused {
+    /// Resets the stream. The reason does not wait for the client's window: a client that opens none would
+    /// keep the stream.
+    async fn reset(mut self) {
+        if let Some(why) = self.why {
+            self.outbound.send_what_fits(why.into()).await;
+            self.outbound.finish().await;
+        }
+        self.outbound.reset().await;
     }
 }
 

@@ -17,7 +17,7 @@ use crate::spdy::Incoming;
 use crate::status::{Form, status};
 
 /// How long a process may take to handle a hang-up of its client.
-const HANG_UP: Duration = Duration::from_secs(10);
+pub(crate) const HANG_UP: Duration = Duration::from_secs(10);
 
 /// The negotiated version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

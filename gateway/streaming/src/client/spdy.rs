@@ -152,6 +152,15 @@ impl Sender {
         self.raw(&frame::initial_window(window)).await
     }
 
+    /// Closes the sending direction of the connection.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub async fn shutdown(&mut self) -> io::Result<()> {
+        self.io.shutdown().await
+    }
+
     /// Sends any bytes.
     ///
     /// # Errors

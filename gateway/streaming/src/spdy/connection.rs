@@ -14,11 +14,11 @@ use super::flow::{Flow, STREAM_UNACKNOWLEDGED};
 use super::frame::{self, Decoder, Event, FrameError, Status};
 use super::header::{Deflater, Headers};
 use super::table::{OpenError, Target};
-use crate::batch::{Batch, within};
+use crate::batch::{Batch, CLOSING, within};
 use crate::buffers::Buffers;
 use crate::channel::{Budget, Inbound, Item, OUT_QUEUE, Out, Outbound};
 use crate::io::{Activity, Io, Probe};
-use crate::parts::run;
+use crate::parts::{ENDING, run};
 
 /// The most streams that a client may have open: forwarded connections take two each.
 pub(crate) const MAX_STREAMS: usize = 1024;
@@ -74,7 +74,6 @@ struct SpdyReader {
     out: mpsc::Sender<Out>,
     budget: Budget,
     activity: Arc<Activity>,
-    probe: Probe,
 }
 
 struct SpdyWriter {
@@ -108,12 +107,11 @@ pub(crate) async fn serve<F>(
         out: out.clone(),
         budget: Budget::new(),
         activity: Arc::clone(&io.activity),
-        probe: io.probe,
     };
     let writer = SpdyWriter { io: io.writer, flow, control: controls, out: outs, activity: io.activity };
     let protocol = CancellationToken::new();
     let reading = async {
-        let broken = reader.run().await;
+        let broken = reader.run(&io.probe).await;
         debug!(reason = &broken as &dyn std::error::Error, "streaming connection ends");
         if !matches!(broken, SpdyError::Closed | SpdyError::Io(_)) {
             protocol.cancel();
@@ -129,12 +127,14 @@ pub(crate) async fn serve<F>(
 
 impl SpdyReader {
     /// Reads until the connection ends, and returns the reason.
-    async fn run(&mut self) -> SpdyError {
+    async fn run(&mut self, probe: &Probe) -> SpdyError {
         let mut buffers = Buffers::default();
         let mut size = READ.0;
         loop {
-            if let Err(broken) = self.handle_all().await {
-                return broken;
+            match probe.unless_hung_up(self.handle_all()).await {
+                Some(Ok(())) => {}
+                Some(Err(broken)) => return broken,
+                None => return SpdyError::Closed,
             }
             buffers.make_room(&mut self.buffer, size / 2, size);
             let room = self.buffer.capacity() - self.buffer.len();
@@ -232,7 +232,7 @@ impl SpdyReader {
         match target {
             Target::Queue(queue) if !bytes.is_empty() => {
                 let length = bytes.len();
-                let piece = self.budget.admit(bytes, &self.probe).await.ok_or(SpdyError::Closed)?;
+                let piece = self.budget.admit(bytes).await;
                 if queue.send(Item::Piece(piece)).is_err() {
                     self.flow.connection_consumed(length).await;
                 }
@@ -261,9 +261,13 @@ impl SpdyReader {
 // === impl SpdyWriter ===
 
 impl SpdyWriter {
-    /// Writes what is queued until it is told to close. The queues are closed with it, so that no sender
-    /// waits.
-    async fn run(mut self, end: &CancellationToken, protocol: &CancellationToken) -> io::Result<()> {
+    /// Writes what is queued until it is told to close, or [`ENDING`] after `end` is cancelled. The queues are
+    /// closed with it, so that no sender waits.
+    async fn run(self, end: &CancellationToken, protocol: &CancellationToken) -> io::Result<()> {
+        within(end, ENDING, self.write(end, protocol)).await
+    }
+
+    async fn write(mut self, end: &CancellationToken, protocol: &CancellationToken) -> io::Result<()> {
         let mut batch = Batch::default();
         loop {
             let mut open = tokio::select! {
@@ -291,7 +295,7 @@ impl SpdyWriter {
             }
             batch.write(&mut self.io, &self.activity, end).await?;
             if !open {
-                return within(end, self.io.shutdown()).await;
+                return within(end, CLOSING, self.io.shutdown()).await;
             }
         }
     }
@@ -314,3 +318,6 @@ fn push(batch: &mut Batch, out: Out) -> bool {
         Out::Close => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

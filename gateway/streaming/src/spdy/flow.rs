@@ -68,6 +68,14 @@ impl Flow {
         }
     }
 
+    /// At most `want` bytes, as many as may be sent now.
+    pub(crate) fn reserve_now(&self, stream: u32, want: usize) -> usize {
+        match self.table().reserve(stream, want) {
+            Room::Bytes(length) => length,
+            Room::Wait | Room::Gone => 0,
+        }
+    }
+
     /// Ends the sending direction. Returns false if the stream is gone already.
     pub(crate) fn send_end(&self, stream: u32) -> bool {
         self.table().send_end(stream)

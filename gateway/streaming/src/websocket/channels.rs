@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::{Socket, socket};
-use crate::batch::within;
+use crate::batch::{CLOSING, within};
 use crate::channel::{Budget, Inbound, Item, OUT_QUEUE, Out, Outbound};
 use crate::io::{Activity, Io, Probe};
-use crate::parts::run;
+use crate::parts::{ENDING, run};
 
 /// In version 5, a message on this channel closes the channel in its second byte.
 const CLOSE: u8 = 255;
@@ -44,7 +44,6 @@ struct ChannelReader {
     queues: HashMap<u8, mpsc::UnboundedSender<Item>>,
     closes: bool,
     budget: Budget,
-    probe: Probe,
     activity: Arc<Activity>,
 }
 
@@ -85,11 +84,11 @@ pub(super) async fn serve<F>(
     }
     let budget = Budget::new();
     let closes = wanted.closes;
-    let mut reader = ChannelReader { stream, queues, closes, budget, probe, activity: Arc::clone(&activity) };
+    let mut reader = ChannelReader { stream, queues, closes, budget, activity: Arc::clone(&activity) };
     let writer = ChannelWriter { sink, out: outs, activity };
     let last = OnceLock::new();
     let reading = async {
-        let broken = reader.run().await;
+        let broken = reader.run(&probe).await;
         debug!(reason = &broken as &dyn std::error::Error, "streaming connection ends");
         if let ChannelError::Socket(error) = broken {
             let _first = last.set(farewell(&error));
@@ -133,7 +132,7 @@ impl Channels {
 
 impl ChannelReader {
     /// Reads until the connection ends, and returns the reason.
-    async fn run(&mut self) -> ChannelError {
+    async fn run(&mut self, probe: &Probe) -> ChannelError {
         loop {
             let bytes = match self.stream.next().await {
                 Some(Ok(Message::Binary(bytes))) => bytes,
@@ -144,14 +143,14 @@ impl ChannelReader {
                 Some(Err(error)) => return error.into(),
             };
             self.activity.record();
-            if self.message(bytes).await.is_none() {
+            if probe.unless_hung_up(self.message(bytes)).await.is_none() {
                 return ChannelError::Closed;
             }
         }
     }
 
-    /// Handles a message; `None` if the client is gone.
-    async fn message(&mut self, bytes: Bytes) -> Option<()> {
+    /// Handles a message.
+    async fn message(&mut self, bytes: Bytes) {
         match bytes.first() {
             None => {}
             Some(&CLOSE) if self.closes => {
@@ -161,21 +160,26 @@ impl ChannelReader {
             }
             Some(channel) if bytes.len() > 1 => {
                 if let Some(queue) = self.queues.get(channel) {
-                    let piece = self.budget.admit(bytes.slice(1..), &self.probe).await?;
+                    let piece = self.budget.admit(bytes.slice(1..)).await;
                     let _nobody_reads = queue.send(Item::Piece(piece));
                 }
             }
             Some(_) => {}
         }
-        Some(())
     }
 }
 
 // === impl ChannelWriter ===
 
 impl ChannelWriter {
+    /// Writes what is queued until it is told to close, or [`ENDING`] after `end` is cancelled. The queue is
+    /// closed with it, so that no sender waits.
+    async fn run(self, end: &CancellationToken, last: &OnceLock<CloseFrame>) -> Result<(), std::io::Error> {
+        within(end, ENDING, self.write(end, last)).await
+    }
+
     /// Writes what is queued until it is told to close; then writes the close frame in `last`, if set.
-    async fn run(
+    async fn write(
         mut self,
         end: &CancellationToken,
         last: &OnceLock<CloseFrame>,
@@ -210,6 +214,6 @@ impl ChannelWriter {
             self.sink.feed(message).await.map_err(std::io::Error::other)?;
             if flush { self.sink.flush().await.map_err(std::io::Error::other) } else { Ok(()) }
         };
-        within(end, write).await
+        within(end, CLOSING, write).await
     }
 }

@@ -67,8 +67,11 @@ pub(crate) async fn port_forward(io: Io, ports: &[u16], dial: &dyn Dial, end: Ca
                 forwards.push(forward(Pair { port, error, inbound, outbound }, dial));
             }
         }
+        join_all(forwards).await;
+    };
+    let session = async |channels| {
         tokio::select! {
-            _ = join_all(forwards) => {}
+            () = session(channels) => {}
             () = end.cancelled() => {}
         }
     };

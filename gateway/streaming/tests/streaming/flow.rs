@@ -21,7 +21,7 @@ use crate::support::{ALL, Happened, Loopback, STDOUT, given, noise, serve, shell
 const FAR_TOO_MUCH: usize = 64 << 20;
 
 /// An endless output that counts how many bytes were read from it.
-struct Endless(Arc<AtomicUsize>);
+pub(crate) struct Endless(pub(crate) Arc<AtomicUsize>);
 
 impl AsyncRead for Endless {
     fn poll_read(
@@ -41,7 +41,7 @@ impl AsyncRead for Endless {
 struct Full;
 
 /// Ports that never answer; counts the dials.
-struct Silent(Arc<AtomicUsize>);
+pub(crate) struct Silent(pub(crate) Arc<AtomicUsize>);
 
 #[async_trait]
 impl Dial for Silent {
@@ -66,7 +66,7 @@ impl AsyncWrite for Full {
 }
 
 /// Waits until a counter no longer changes.
-async fn settled(count: &AtomicUsize) -> usize {
+pub(crate) async fn settled(count: &AtomicUsize) -> usize {
     let mut last = usize::MAX;
     soon(async {
         loop {
@@ -81,7 +81,7 @@ async fn settled(count: &AtomicUsize) -> usize {
     .await
 }
 
-async fn open(url: &url::Url, kinds: &[&str]) -> (Spdy, Vec<u32>) {
+pub(crate) async fn open(url: &url::Url, kinds: &[&str]) -> (Spdy, Vec<u32>) {
     let mut spdy = soon(Spdy::open(url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
     let mut streams = Vec::new();
     for kind in kinds {

@@ -9,6 +9,7 @@
 mod bad_input;
 mod exec;
 mod flow;
+mod overload;
 mod port_forward;
 mod requests;
 mod support;
