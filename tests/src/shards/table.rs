@@ -131,6 +131,11 @@ pub const SLOW: &[Slow] = &[
         Test("breaks::failing_databases::ends_are_listed_and_pods_stop_although_nothing_can_be_recorded"),
     ),
     row(1, 18, Test("hostile::images::endless_or_invalid_blobs_leave_nothing_behind")),
+    row(
+        1,
+        13,
+        Test("breaks::read_only_disks::disk_that_refuses_writes_is_reported_whatever_it_says_of_itself"),
+    ),
     row(1, 18, Test("breaks::checkpoints::hung_criu_is_killed_and_container_keeps_running")),
     row(1, 23, Test("swarm::health::service_is_healthy_over_kills_amid_its_checks_until_a_check_fails")),
     row(1, 13, Test("cri::crashes::kill_during_creates_and_starts_leaves_each_container_once")),
