@@ -7,6 +7,8 @@
 //!  DestroyTask ─► wait for the operation in progress ─► remove sandbox and task ─► schedule image removal
 //! ```
 //!
+//! A removal that fails is completed in the background: agents repeat none ([`unfinished`]).
+//!
 //! Tasks belong to no session: every call finds its task by its id. Each id that a session names is noted, so
 //! that tasks that no agent references any more can be found ([`crate::reconcile`]).
 
@@ -32,6 +34,7 @@ use crate::session::{Session, Sessions, caller};
 use crate::status::{shutting_down, status, unknown_task};
 use crate::times::{duration, interval};
 use crate::{fingerprint, to_proto};
+use unfinished::UnfinishedRemovals;
 
 mod exec;
 mod lifecycle;
@@ -39,6 +42,7 @@ mod network;
 mod start;
 mod stats;
 mod streaming;
+mod unfinished;
 
 /// Serves `hashicorp.nomad.plugins.drivers.proto.Driver` for all sessions. Clones share state.
 #[derive(Clone)]
@@ -55,6 +59,8 @@ struct Shared {
     image_gc: Arc<ImageGc>,
     events: Events,
     references: AgentReferences,
+    /// The sandboxes whose removal has failed.
+    unfinished: UnfinishedRemovals,
     /// Runs file system calls on allocation directories, whose file system may hang.
     pool: Arc<BlockingPool>,
 }
@@ -87,6 +93,7 @@ impl Driver {
             sessions,
             task_locks: KeyedLock::default(),
             events: Events::default(),
+            unfinished: UnfinishedRemovals::default(),
             references: AgentReferences::new(
                 Stat::of(std::process::id().cast_signed()).map(|stat| stat.id.started),
             ),
@@ -94,10 +101,11 @@ impl Driver {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Removes unused images and dangling tasks and networks while it is polled. Cancel-safe.
+    /// Removes unused images and dangling tasks and networks, and completes removals that have failed, while it is
+    /// polled. Cancel-safe.
     pub(crate) async fn run_background(&self) {
         self.shared.scope.recovered().await;
-        tokio::join!(self.shared.image_gc.run(), self.reconcile());
+        tokio::join!(self.shared.image_gc.run(), self.reconcile(), self.finish_removals());
     }
 
     /// The gateway's view of Nomad's tasks and images.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use switchyard_core::image::ImageId;
 use switchyard_core::spec::Signal;
 use switchyard_core::state::{ExitCause, TaskState};
 use switchyard_core::{Error, ErrorKind, Result};
@@ -23,7 +22,7 @@ impl Driver {
     /// `NotFound` if it does not exist, or its exit is not known: the agent then starts it again.
     pub(super) fn recover(&self, id: &str) -> Result<nomad::RecoverTaskResponse> {
         // Before the look at the task, whose state may not show it yet: after its end there is no task.
-        if self.shared.references.is_being_removed(id) {
+        if self.shared.references.is_being_removed(id) || self.has_unfinished_removal(id)? {
             return Err(unknown_task(id));
         }
         let task = self.task(id)?;
@@ -146,20 +145,10 @@ impl Driver {
 
     /// Removes a task within the caller's future, which holds the lock of the task key.
     async fn remove(&self, removal: &Removal<'_>, gc: &GcConfig) -> Result<()> {
-        let scope = &self.shared.scope;
-        let id = removal.id();
-        let task = scope.task_named(id)?;
-        let Some(sandbox) = scope.sandbox_named(id)? else { return Ok(()) };
-        let sandbox = sandbox.id.to_string();
-        if !gc.container {
-            return scope.stop_sandbox(&sandbox).await;
+        match self.shared.scope.sandbox_named(removal.id())? {
+            Some(sandbox) => self.dispose(&sandbox, gc.into()).await,
+            None => Ok(()),
         }
-        scope.remove_sandbox(&sandbox).await?;
-        if let Some(task) = task.filter(|_| gc.image) {
-            let used = std::iter::once(&task.details.image_id).chain(&task.details.volume_images);
-            used.for_each(|image: &ImageId| self.shared.image_gc.schedule(image, gc.image_delay));
-        }
-        Ok(())
     }
 }
 

@@ -1,4 +1,5 @@
-//! StartTask: from a request to a running task; after an error nothing is left behind.
+//! StartTask: from a request to a running task; after an error nothing is left behind, or it is removed in the
+//! background.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use switchyard_core::{ErrorKind, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::Driver;
+use super::unfinished::Disposal;
 use crate::identity::{self, Record, task_key};
 use crate::plan::Plan;
 use crate::session::Session;
@@ -37,7 +39,7 @@ enum Existing {
     /// The task of the same request, not known to have started: its start was requested from a predecessor,
     /// or never.
     Created,
-    /// An incomplete task, or one of a different request.
+    /// An incomplete task, one of a different request, or one whose removal has failed before.
     Stale,
 }
 
@@ -49,8 +51,8 @@ impl Driver {
     ///
     /// # Errors
     /// Those of the plan, of [`Images::get`](crate::images::Images::get), of the leases and of the creation.
-    /// Nothing is left behind. A conflict with resources of another owner is `FailedPrecondition`: an agent
-    /// may retry.
+    /// Nothing is left behind; what cannot be removed at once, as while containerd is down, is removed in the
+    /// background. A conflict with resources of another owner is `FailedPrecondition`: an agent may retry.
     pub(super) async fn start(
         &self,
         session: Arc<Session>,
@@ -161,17 +163,23 @@ impl Driver {
         // Boxed: the plan is large and held across several awaits.
         let work = Box::pin(async move {
             let _guard = driver.shared.task_locks.lock(task_key(&record.id).to_owned()).await;
-            let made = driver.clear_and_make(&record, plan, &callers).await;
+            let made = driver.clear_and_make(&record, plan, delay, &callers).await;
             made.inspect_err(|_| driver.release_image(&image, delay))
         });
         self.shared.scope.run_detached(what, work).await
     }
 
     /// Within the lock of the task key.
-    async fn clear_and_make(&self, record: &Record, plan: Plan, callers: &Callers) -> Result<Arc<Task>> {
+    async fn clear_and_make(
+        &self,
+        record: &Record,
+        plan: Plan,
+        image_delay: Option<Duration>,
+        callers: &Callers,
+    ) -> Result<Arc<Task>> {
         match self.clear_stale_locked(record, callers).await? {
             Some(task) => Ok(task),
-            None => self.make(plan, callers).await,
+            None => self.make(plan, image_delay, callers).await,
         }
     }
 
@@ -194,27 +202,21 @@ impl Driver {
         Ok(plan.with_reservations(reserved))
     }
 
-    async fn make(&self, plan: Plan, callers: &Callers) -> Result<Arc<Task>> {
+    async fn make(&self, plan: Plan, image_delay: Option<Duration>, callers: &Callers) -> Result<Arc<Task>> {
         let scope = &self.shared.scope;
         callers.check("create a task")?;
-        let sandbox = scope.create_sandbox(plan.sandbox).await?.id.to_string();
+        let sandbox = scope.create_sandbox(plan.sandbox).await?;
         let made = async {
-            let task = scope.create_task(&sandbox, plan.task).await?.id.to_string();
+            let task = scope.create_task(&sandbox.id.to_string(), plan.task).await?.id.to_string();
             self.start_for(&task, callers).await?;
             scope.task(&task)
         };
         match made.await {
             Ok(task) => Ok(task),
             Err(error) => {
-                // If it cannot be removed now, the next start of the task or the sweep of dangling tasks
-                // removes it.
-                if let Err(cleanup_error) = scope.remove_sandbox(&sandbox).await {
-                    tracing::warn!(
-                        sandbox,
-                        error = cleanup_error.report(),
-                        "cannot remove the sandbox of a failed start: it is removed later"
-                    );
-                }
+                // Agents do not destroy what they could not start. If it fails, it is logged, and the agent is told
+                // why the start has failed.
+                drop(self.dispose_eventually(&sandbox, Disposal { keep: false, image_delay }).await);
                 Err(error)
             }
         }
@@ -239,12 +241,17 @@ impl Driver {
                     by = record.id,
                     "removing an earlier start of the task, which no agent references"
                 );
-                scope.remove_sandbox(&sandbox.id.to_string()).await?;
+                self.dispose_eventually(&sandbox, Disposal::REMOVE).await?;
             }
         }
         let sandbox = scope.sandbox_named(&record.id)?;
         let task = scope.task_named(&record.id)?;
-        match (existing(sandbox.as_deref(), task.as_deref(), &record.digest), task) {
+        let existing = if self.has_unfinished_removal(&record.id)? {
+            Existing::Stale
+        } else {
+            existing(sandbox.as_deref(), task.as_deref(), &record.digest)
+        };
+        match (existing, task) {
             (Existing::Started, Some(task)) => return Ok(Some(task)),
             (Existing::Created, Some(task)) => {
                 let id = task.id.to_string();
@@ -262,7 +269,7 @@ impl Driver {
             (Existing::Nothing | Existing::Stale | Existing::Started | Existing::Created, _) => {}
         }
         if let Some(sandbox) = sandbox {
-            scope.remove_sandbox(&sandbox.id.to_string()).await?;
+            self.dispose_eventually(&sandbox, Disposal::REMOVE).await?;
         }
         Ok(None)
     }

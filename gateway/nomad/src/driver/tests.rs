@@ -25,6 +25,7 @@ mod many;
 mod ports;
 mod starting;
 mod storm;
+mod unfinished;
 mod whole;
 
 const ALLOC: &str = "3a7c11aa-0000-4000-8000-0123456789ab";
