@@ -315,3 +315,26 @@ pub(crate) fn ignore_not_found<T>(result: Result<T>) -> Result<()> {
 pub(crate) fn json_any(type_url: &str, value: &serde_json::Value) -> Any {
     Any { type_url: type_url.to_owned(), value: value.to_string().into_bytes() }
 }
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::ErrorKind;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn containerd_that_does_not_listen_is_unavailable() {
+        let dir = tempfile::tempdir().expect("there is room");
+        let socket = dir.path().join("containerd.sock");
+        // Nobody accepts connections of a socket whose process was killed.
+        drop(std::os::unix::net::UnixListener::bind(&socket).expect("the path is free"));
+        let connector = tower::service_fn(move |_: Uri| {
+            let socket = socket.clone();
+            async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
+        });
+        let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
+        let error = Client::over(channel).check_version().await.expect_err("nobody listens");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{}", error.report());
+        assert!(error.report().contains("Connection refused"), "{}", error.report());
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use switchyard_core::backoff::Backoff;
 use switchyard_core::spec::Signal;
 use switchyard_core::state::{ExitCause, TaskState};
 use switchyard_core::{Error, ErrorKind, Result};
@@ -13,6 +14,11 @@ use crate::plugin_config::GcConfig;
 use crate::reconcile::Removal;
 use crate::status::unknown_task;
 use crate::to_proto;
+
+/// How long the destruction of a task waits for the return of containerd.
+const RETURN_LIMIT: Duration = Duration::from_secs(5);
+/// The pauses between the tries meanwhile.
+const RETURN_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 impl Driver {
     /// Answers whether a task can be recovered after a restart of the agent or the daemon. Does not change
@@ -95,8 +101,8 @@ impl Driver {
     /// Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// `FailedPrecondition` if it runs and `force` is not set; those of the removal, after which it can be
-    /// destroyed again.
+    /// `FailedPrecondition` if it runs and `force` is not set; those of the removal, which is then completed in the
+    /// background: agents do not repeat it.
     pub(super) async fn destroy(
         &self,
         id: String,
@@ -115,10 +121,36 @@ impl Driver {
             // After a refusal the agent still references the task; otherwise it does not ask again, whatever
             // the outcome.
             let removal = driver.shared.references.begin_removal(&id);
-            driver.remove(&removal, &gc).await
+            driver.remove_for_good(&removal, &gc).await
         };
         self.shared.scope.run_detached(what, work).await?;
         Ok(nomad::DestroyTaskResponse {})
+    }
+
+    /// As [`Driver::remove`]. While containerd is down, its return is waited for, so that what the task holds is free
+    /// when the agent gives it to another one; after that, the removal is completed in the background.
+    async fn remove_for_good(&self, removal: &Removal<'_>, gc: &GcConfig) -> Result<()> {
+        let mut backoff = Backoff::new(RETURN_PAUSES.0, RETURN_PAUSES.1);
+        let patience = tokio::time::sleep(RETURN_LIMIT);
+        let ended = self.shared.scope.ended();
+        tokio::pin!(patience, ended);
+        let failed = loop {
+            match self.remove(removal, gc).await {
+                Err(error) if error.kind() == ErrorKind::Unavailable => {
+                    tokio::select! {
+                        () = backoff.wait() => {}
+                        () = &mut patience => break error,
+                        () = &mut ended => break error,
+                    }
+                }
+                Err(error) => break error,
+                Ok(()) => return Ok(()),
+            }
+        };
+        if let Some(sandbox) = self.shared.scope.sandbox_named(removal.id())? {
+            self.dispose_later(&sandbox, gc.into(), &failed);
+        }
+        Err(failed)
     }
 
     /// Removes a task that no agent has named, unless one has named it since, with everything that was

@@ -12,6 +12,7 @@ use switchyard_core::spec::{
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::Driver;
+use super::unfinished::Disposal;
 use crate::identity::{Record, check_part, network_meta, network_name};
 use crate::session::Session;
 use crate::to_proto;
@@ -71,8 +72,8 @@ impl Driver {
     /// Removes the network namespace of an allocation. Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// Those of [`Scope::remove_sandbox`](switchyard_core::gateway::Scope::remove_sandbox); it can be tried
-    /// again.
+    /// Those of [`Scope::remove_sandbox`](switchyard_core::gateway::Scope::remove_sandbox); the removal is completed
+    /// in the background.
     pub(super) async fn remove_network(&self, alloc_id: &str) -> Result<nomad::DestroyNetworkResponse> {
         let name = network_name(alloc_id);
         self.shared.references.forget(&name);
@@ -89,13 +90,12 @@ impl Driver {
         let what = format!("removal of {name}");
         let work = async move {
             let _turn = driver.shared.task_locks.lock(name.clone()).await;
-            let scope = &driver.shared.scope;
-            match scope.sandbox_named(&name)? {
+            match driver.shared.scope.sandbox_named(&name)? {
                 Some(sandbox)
                     if !driver.shared.references.knows_network(&name)
                         || driver.is_cleared(&Record::of(&sandbox.meta)).await =>
                 {
-                    scope.remove_sandbox(&sandbox.id.to_string()).await
+                    driver.dispose_eventually(&sandbox, Disposal::REMOVE).await
                 }
                 Some(_) | None => Ok(()),
             }

@@ -17,6 +17,7 @@ use crate::plugin_config::PluginConfig;
 use crate::session::{Processors, SESSION_KEY, SessionGuard};
 
 mod command;
+mod destroying;
 mod ends;
 mod hostile;
 mod leases;

@@ -1,11 +1,13 @@
-//! Removals that have failed and that nobody asks for again, as those of failed starts while containerd is down: they
-//! are tried until they succeed.
+//! Removals that have failed and that nobody asks for again, as while containerd is down: they are tried until they
+//! succeed.
 //!
 //! ```text
-//!  failed start ─► entry ─► tries, each under the lock of the task key ─► gone
-//!                    ├── next StartTask: removes the sandbox first; it never adopts the task in it
-//!                    ├── DestroyTask, sweep: removes the sandbox first
-//!                    └── RecoverTask: there is no such task
+//!  failed start, DestroyTask, DestroyNetwork ─► entry ─► tries, each under the lock of the task key ─► gone
+//!                                                 ├── next StartTask: removes the sandbox first; it never adopts the
+//!                                                 │   task in it
+//!                                                 ├── DestroyTask, sweep: removes the sandbox first
+//!                                                 ├── RecoverTask: there is no such task
+//!                                                 └── CreateNetwork: removes the sandbox first, and makes a new one
 //! ```
 //!
 //! An entry names a sandbox by the gateway's id, so that it never affects a later start under the same name. A removal

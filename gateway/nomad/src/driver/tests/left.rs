@@ -119,7 +119,7 @@ async fn task_is_referenced_until_destroy_succeeds() {
     assert!(nobodys.message().contains("no open session"), "{nobodys}");
     assert_eq!(fixture.left().await, ["a/web/00000001"]);
 
-    fixture.fake.fail_next(Method::RemoveSandbox, Error::unavailable("away"));
+    fixture.fake.fail_next(Method::RemoveSandbox, Error::internal("it is stuck"));
     fixture.driver.destroy_task(by(SESSION, 1, destroy(true))).await.expect_err("the runtime fails");
     assert_eq!(fixture.left().await, [""; 0], "the agent does not ask again");
 }
