@@ -64,6 +64,8 @@ pub enum Reason {
     RecursiveReadonlyMount,
     /// The runtime below the backend, such as containerd, answered with this error.
     Runtime,
+    /// The registry of an image cannot be reached, is failing or limits requests; a retry may succeed.
+    RegistryUnavailable,
     /// Another writer holds the lock of what was to be written; a retry may succeed.
     Locked,
     /// The shim that was to be called has exited; nothing was done.

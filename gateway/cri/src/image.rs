@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use switchyard_core::backend::Condition;
 use switchyard_core::gateway::Scope;
 use switchyard_core::image::Image;
-use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 use tonic::Request;
 
@@ -36,18 +35,8 @@ impl Images {
                 &handlers,
             ));
         }
-        match self.scope.pull_image(&request).await {
-            Ok(id) => Ok(cri::PullImageResponse { image_ref: id.to_string() }),
-            // The kubelet recognizes an unavailable registry by the beginning of the text. An unavailable
-            // runtime must not be reported so.
-            Err(error)
-                if error.kind() == ErrorKind::Unavailable
-                    && self.scope.status().runtime == Condition::True =>
-            {
-                Err(error.context("RegistryUnavailable"))
-            }
-            Err(error) => Err(error),
-        }
+        let id = self.scope.pull_image(&request).await?;
+        Ok(cri::PullImageResponse { image_ref: id.to_string() })
     }
 
     /// CRI v1 ListImages.

@@ -22,6 +22,7 @@ const fn kubelet_word(reason: Reason) -> Option<&'static str> {
     match reason {
         Reason::ImageVolume => Some("ImageVolumeMountFailed"),
         Reason::RecursiveReadonlyMount => Some("RROUnsupported"),
+        Reason::RegistryUnavailable => Some("RegistryUnavailable"),
         Reason::Runtime | Reason::Locked | Reason::ShimExited | Reason::CommandTimeout | Reason::NotBegun => {
             None
         }
@@ -63,7 +64,11 @@ mod tests {
         assert_eq!(status(&error).message(), "ImageVolumeMountFailed: create task 1: no such image");
         let error = Error::unimplemented("mounts[0]").with_reason(Reason::RecursiveReadonlyMount);
         assert_eq!(status(&error).message(), "RROUnsupported: mounts[0]");
-        assert_eq!(status(&Error::unavailable("x").with_reason(Reason::Locked)).message(), "x");
+        let error = Error::unavailable("connect").with_reason(Reason::RegistryUnavailable).context("pull a");
+        assert_eq!(status(&error).message(), "RegistryUnavailable: pull a: connect");
+        for other in [Reason::Locked, Reason::Runtime] {
+            assert_eq!(status(&Error::unavailable("x").with_reason(other)).message(), "x");
+        }
         let long = Error::not_found("x".repeat(2 * STATUS_TEXT_MAX)).with_reason(Reason::ImageVolume);
         let long = status(&long);
         assert!(long.message().starts_with("ImageVolumeMountFailed: x"));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use switchyard_core::{Error, ErrorKind};
+use switchyard_core::{Error, ErrorKind, Reason};
 use switchyard_registry as registry;
 
 use super::index::ImageInfo;
@@ -70,10 +70,37 @@ pub(crate) fn from_registry(error: registry::Error) -> Error {
         E::UnsupportedMediaType { .. } | E::TooLarge { .. } => ErrorKind::InvalidArgument,
         E::Protocol { .. } | E::DigestMismatch { .. } | E::SizeMismatch { .. } => ErrorKind::Internal,
     };
-    Error::new(kind, "registry").with_source(error)
+    let converted = Error::new(kind, "registry").with_source(error);
+    // Other errors of a pull are unavailable too, such as containerd's, and the registry is not to blame for them.
+    if kind == ErrorKind::Unavailable {
+        converted.with_reason(Reason::RegistryUnavailable)
+    } else {
+        converted
+    }
 }
 
 /// A time in the format of labels.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     prost_types::Timestamp::from(time).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_unavailable_registry_is_told_apart() {
+        let what = || "library/busybox:1".to_owned();
+        let host = || "registry.example".to_owned();
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let away = registry::Error::Unavailable { what: what(), host: host(), source: refused.into() };
+        let busy = registry::Error::RateLimited { what: what(), host: host(), retry_after: None };
+        for error in [away, busy] {
+            let error = from_registry(error).context("pull");
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+            assert_eq!(error.reason(), Some(Reason::RegistryUnavailable));
+        }
+        let missing = from_registry(registry::Error::NotFound { what: what(), host: host() });
+        assert_eq!((missing.kind(), missing.reason()), (ErrorKind::NotFound, None));
+    }
 }

@@ -1,6 +1,6 @@
 //! Images.
 
-use switchyard_core::Error;
+use switchyard_core::{Error, Reason};
 use switchyard_fake::{BUSYBOX, Method};
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
@@ -79,13 +79,19 @@ async fn request_without_an_image_is_rejected() {
 }
 
 #[tokio::test]
-async fn unreachable_registry_has_the_kubelet_error_prefix() {
+async fn only_an_unavailable_registry_has_the_kubelet_error_prefix() {
     let mut node = ServiceFixture::new().await;
-    node.fake.fail_next(Method::Pull, Error::unavailable("connect to 10.0.0.1:443"));
-    let request = cri::PullImageRequest { image: Some(spec(BUSYBOX)), ..Default::default() };
-    let refusal = node.images.pull_image(request).await.expect_err("the registry is away");
-    assert_eq!(refusal.code(), Code::Unavailable);
-    assert!(refusal.message().starts_with("RegistryUnavailable: "), "{}", refusal.message());
+    let registry = Error::unavailable("connect to 10.0.0.1:443").with_reason(Reason::RegistryUnavailable);
+    // containerd died during the pull, and its health check has not found that yet.
+    let runtime = Error::unavailable("containerd: create lease a").with_reason(Reason::Runtime);
+    for (error, is_of_registry) in [(registry, true), (runtime, false)] {
+        node.fake.fail_next(Method::Pull, error.context("pull busybox"));
+        let request = cri::PullImageRequest { image: Some(spec(BUSYBOX)), ..Default::default() };
+        let refusal = node.images.pull_image(request).await.expect_err("something is away");
+        assert_eq!(refusal.code(), Code::Unavailable);
+        let text = refusal.message();
+        assert_eq!(text.starts_with("RegistryUnavailable: "), is_of_registry, "{text}");
+    }
 }
 
 #[tokio::test]
