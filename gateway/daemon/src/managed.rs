@@ -1,5 +1,6 @@
 //! Processes that the daemon needs and that outlive it: started when absent, adopted when a predecessor has
-//! started them, restarted when they die, and left running when the daemon ends.
+//! started them, restarted when they die, and left running when the daemon ends. Before one is started, those of
+//! a predecessor that no pid file names any more are ended.
 //!
 //! ```text
 //!            ┌─ pid file names a live process ─► adopted ─┐
@@ -33,6 +34,7 @@ use crate::status::Condition;
 pub mod containerd;
 mod log;
 pub mod logkeeper;
+mod predecessors;
 pub mod restart;
 
 use log::{OpenLog, last_line};
@@ -306,8 +308,16 @@ async fn adopt_or_start(
     requests: &mut RestartRequests,
     restarts: Option<&IntCounter>,
 ) -> Result<(Running, bool), String> {
-    if let Some(process) = read_pid_file(&program.pid_file).filter(ProcessId::is_alive) {
+    let named = || read_pid_file(&program.pid_file).filter(ProcessId::is_alive);
+    if let Some(process) = named() {
         return Ok((Running { process, child: None }, true));
+    }
+    for process in predecessors::running(program).await? {
+        // A predecessor may have been starting it meanwhile: the pid file is written before the command runs.
+        if let Some(process) = named() {
+            return Ok((Running { process, child: None }, true));
+        }
+        predecessors::end(program, process).await?;
     }
     requests.starting();
     let log = prepare(program).map_err(|error| format!("its files cannot be written: {error}"))?;

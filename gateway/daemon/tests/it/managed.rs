@@ -196,6 +196,32 @@ async fn wait_content(file: &Path, content: &'static str) {
 }
 
 #[tokio::test]
+async fn process_that_no_pid_file_names_any_more_is_ended_and_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("answers"), "").unwrap();
+    let begun = dir.path().join("begun");
+    let script = format!("trap '' TERM; echo begun > {}; while :; do sleep 0.1; done", begun.display());
+    let mut program = shell(&dir, &script);
+    program.timeouts.end = Duration::from_millis(300);
+    let mut supervisor = Supervisor::start(program.clone());
+    let (first, _) = supervisor.up(None).await;
+    let _first = Killed(first);
+    // The process may be up before it executes the program.
+    wait_content(&begun, "begun\n").await;
+    supervisor.stop().await;
+    fs::remove_file(&program.pid_file).unwrap();
+
+    let mut next = Supervisor::start(program.clone());
+    let (second, adopted) = next.up(None).await;
+    let _second = Killed(second);
+    assert!(!adopted && second != first && !first.is_alive());
+    next.stop().await;
+    let mut last = Supervisor::start(program);
+    assert_eq!(last.up(None).await, (second, true));
+    last.stop().await;
+}
+
+#[tokio::test]
 async fn long_log_of_a_running_program_is_rotated() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("answers"), "").unwrap();
@@ -263,7 +289,7 @@ async fn hung_program_is_reported_and_recovers() {
     let dir = tempfile::tempdir().unwrap();
     let answers = dir.path().join("answers");
     fs::write(&answers, "").unwrap();
-    let mut program = shell(&dir, "exec sleep 1000");
+    let mut program = shell(&dir, &format!("exec sleep 1000 # {}", dir.path().display()));
     program.timeouts.probe_interval = Duration::from_millis(20);
     program.timeouts.hang = None;
     let mut supervisor = Supervisor::start(program);
@@ -282,7 +308,9 @@ async fn program_hung_past_its_limit_is_killed_and_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let answers = dir.path().join("answers");
     fs::write(&answers, "").unwrap();
-    let mut program = shell(&dir, "trap '' TERM; while :; do sleep 0.1; done");
+    // A command of this directory's own: one that another test runs as well would be taken for a predecessor's.
+    let script = format!("trap '' TERM; while :; do sleep 0.1; done; : {}", dir.path().display());
+    let mut program = shell(&dir, &script);
     program.timeouts.probe_interval = Duration::from_millis(20);
     program.timeouts.hang = Some(Duration::from_millis(100));
     let mut supervisor = Supervisor::start(program);
