@@ -15,6 +15,7 @@ mod hung_logs;
 mod impostors;
 mod late_answers;
 mod logkeeper;
+mod lost_files;
 mod network;
 mod read_only_disks;
 mod registries;

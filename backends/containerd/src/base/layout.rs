@@ -16,6 +16,7 @@
 //! <run>/groups/<id>.left    busy cgroups of removed objects                gone after a reboot
 //! <run>/set-aside/          trees that could not be removed                gone after a reboot
 //! <run>/networks/<bridge>/  network.json, holders/<id>, addresses/: bridges of clusters   gone after a reboot
+//! <run>/lock                made by the daemon before all else          gone after a reboot
 //! <run>/probe.json          detected features of runtimes                  gone after a reboot
 //! ```
 //!

@@ -23,6 +23,8 @@ pub(super) struct TaskFacts {
     pub(super) started_at: Option<SystemTime>,
     /// A start was begun in this boot: its run directory exists.
     pub(super) begun: bool,
+    /// Its files in the run directory were lost in this boot, and with them whether it was started.
+    pub(super) files_lost: bool,
     /// The state of its process; `None` without a query where the answer would not matter.
     pub(super) process: ProcessState,
 }
@@ -73,6 +75,8 @@ pub(super) fn task_fate(facts: &TaskFacts, now: SystemTime) -> TaskFate {
         ProcessState::None if !facts.this_boot => TaskFate::Lost(None),
         ProcessState::None => match facts.started_at {
             Some(at) => TaskFate::Lost(Some(at)),
+            // It may have run.
+            None if facts.files_lost => TaskFate::Lost(None),
             None if facts.begun => TaskFate::StartPending,
             None => TaskFate::Created,
         },
@@ -81,9 +85,14 @@ pub(super) fn task_fate(facts: &TaskFacts, now: SystemTime) -> TaskFate {
 
 /// Whether the state of a task's process has to be queried. Not for a start that was begun and not finished:
 /// its shim may take long to answer, and the answer would not change the fate, which is
-/// [`TaskFate::StartPending`].
-pub(super) const fn needs_shim_query(exit_on_record: bool, begun: bool, started: bool) -> bool {
-    !exit_on_record && begun && started
+/// [`TaskFate::StartPending`]. If the files were lost, only the query tells whether it runs.
+pub(super) const fn needs_shim_query(
+    exit_on_record: bool,
+    begun: bool,
+    started: bool,
+    files_lost: bool,
+) -> bool {
+    !exit_on_record && ((begun && started) || files_lost)
 }
 
 /// What recovery found out about a sandbox.
@@ -128,7 +137,16 @@ mod tests {
     fn facts(process: ProcessState) -> TaskFacts {
         let exit = None;
         let started_at = None;
-        TaskFacts { sandbox: true, finished: true, this_boot: true, exit, started_at, begun: false, process }
+        TaskFacts {
+            sandbox: true,
+            finished: true,
+            this_boot: true,
+            exit,
+            started_at,
+            begun: false,
+            files_lost: false,
+            process,
+        }
     }
 
     #[test]
@@ -181,6 +199,19 @@ mod tests {
         let cut = TaskFacts { begun: true, ..facts(ProcessState::None) };
         assert_eq!(task_fate(&cut, at(9)), TaskFate::StartPending);
         assert_eq!(task_fate(&facts(ProcessState::Created), at(9)), TaskFate::StartPending);
+    }
+
+    #[test]
+    fn a_task_whose_run_files_were_lost_may_have_run_and_cannot_be_started() {
+        for begun in [true, false] {
+            let lost = |process| TaskFacts { begun, files_lost: true, ..facts(process) };
+            assert_eq!(task_fate(&lost(ProcessState::None), at(9)), TaskFate::Lost(None));
+            let running = task_fate(&lost(ProcessState::Running { pid: 7 }), at(9));
+            assert_eq!(running, TaskFate::Running(Started { pid: 7, at: at(9) }));
+            assert!(
+                needs_shim_query(false, begun, false, true) && !needs_shim_query(true, begun, false, true)
+            );
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! is decided.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use containerd_client::services::v1 as api;
 use futures::{StreamExt, stream};
@@ -45,6 +46,9 @@ pub(super) struct FoundTask {
     pub(super) started: Option<Started>,
     /// A start was begun: its run directory exists.
     pub(super) begun: bool,
+    /// Nothing says that it was started or has exited, and its files in the run directory, which would, were lost in
+    /// this boot.
+    pub(super) files_lost: bool,
     /// What an earlier version wrote into the container object and this version would not.
     pub(super) outdated: Option<OutdatedObject>,
 }
@@ -85,11 +89,27 @@ impl Recovery {
         let unrecorded = noted.is_some();
         let started = read_started(dirs.started()).await;
         let begun = dirs.run.exists();
+        let unknown = exit.is_none() && noted.is_none() && started.is_none();
+        let files_lost = unknown
+            && record.boot == self.context.boot
+            && run_files_since(self.context.layout.run())
+                .is_some_and(|since| record.meta.created_at() < since);
         let views = view_labels(&record.staged, &container.snapshotter);
         let outdated = OutdatedObject::find(id.into(), &container, &record.meta, &views);
         let snapshotter = container.snapshotter;
         let exit = exit.or(noted);
-        Ok(FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, started, begun, outdated })
+        Ok(FoundTask {
+            sandbox,
+            record,
+            dirs,
+            snapshotter,
+            exit,
+            unrecorded,
+            started,
+            begun,
+            files_lost,
+            outdated,
+        })
     }
 
     /// The query for the infra process of a sandbox, if the sandbox is ready and has one.
@@ -111,7 +131,8 @@ impl Recovery {
     /// The query for the main process of a task; `None` if its state can be decided without.
     pub(super) fn task_process_query(&self, id: TaskId, found: &FoundTask) -> Option<ProcessQuery> {
         let started = found.started;
-        needs_shim_query(found.exit.is_some(), found.begun, started.is_some()).then(|| ProcessQuery {
+        let FoundTask { begun, files_lost, .. } = *found;
+        needs_shim_query(found.exit.is_some(), begun, started.is_some(), files_lost).then(|| ProcessQuery {
             cgroup_marker: found.record.cgroup_marker(&id.to_string()),
             id: id.to_string(),
             pid: started.map(|started| started.pid).filter(|pid| *pid != 0),
@@ -130,6 +151,13 @@ const fn found_lifecycle(phase: SandboxPhase) -> SandboxLifecycle {
             SandboxLifecycle::NEW
         }
     }
+}
+
+/// Since when no file of the run directory has been lost; `None` if that is not known. The daemon makes the lock
+/// before anything else, with its first start after a boot, and never replaces it. So it is older than each task
+/// of this boot, unless somebody has deleted it, with other files.
+fn run_files_since(run: &Path) -> Option<SystemTime> {
+    std::fs::metadata(run.join("lock")).ok()?.created().ok()
 }
 
 /// When a task was started and the pid of its main process, from the file that a start leaves. The pid is 0

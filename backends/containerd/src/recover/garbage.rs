@@ -36,6 +36,13 @@ pub(super) struct StartupGarbage {
     volumes: Vec<PathBuf>,
 }
 
+impl StartupGarbage {
+    /// Whether a process may run of what has no container object: it has directories of a sandbox or task.
+    pub(super) fn may_run(&self) -> bool {
+        !self.sandboxes.is_empty() || !self.tasks.is_empty()
+    }
+}
+
 impl Recovery {
     /// Lists the garbage, and removes at once what would get in the way of requests, as far as that is possible: leases
     /// and downloads. `all` are the ids of all containers; `bridge_holders` are the sandboxes that bridges of clusters

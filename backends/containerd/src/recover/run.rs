@@ -56,6 +56,10 @@ impl Recovery {
         let sandboxes: Vec<_> =
             sandboxes.into_iter().map(|(id, container)| (id, self.read_sandbox(id, &container))).collect();
         let tasks = self.read_tasks(tasks).await;
+        let files_lost = tasks.iter().any(|(_, found)| found.as_ref().is_ok_and(|found| found.files_lost));
+        if files_lost {
+            tracing::warn!(run = %self.context.layout.run().display(), "the run directory has lost its files in this boot of the node: what had been started counts as exited unless it runs");
+        }
         let of_sandboxes = sandboxes.iter().filter_map(|(id, found)| {
             found.as_ref().ok().and_then(|found| self.sandbox_process_query(*id, found))
         });
@@ -93,6 +97,9 @@ impl Recovery {
         phases.done("layers");
         reach(Step::RecoveryTasks);
         let garbage = self.find_garbage(&snapshots, &all, bridge_holders, &mut plan).await;
+        if garbage.may_run() || files_lost {
+            self.shims.end_orphans_at_start().await;
+        }
         phases.done("debris");
         reach(Step::RecoverySandboxes);
         for cleanup in self.processes.sync_protected_exits(|| self.tasks.table.unprotected()).await {
@@ -269,8 +276,18 @@ impl Recovery {
         snapshots: &Snapshots,
         sandboxes: &HashMap<SandboxId, SandboxPresence>,
     ) -> Result<(Arc<TaskEntry>, TaskFate, Option<Task>)> {
-        let FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, started, begun, outdated: _ } =
-            found;
+        let FoundTask {
+            sandbox,
+            record,
+            dirs,
+            snapshotter,
+            exit,
+            unrecorded,
+            started,
+            begun,
+            files_lost,
+            outdated: _,
+        } = found;
         let meta = record.meta.to_core()?;
         let details = record.details();
         if let Some(quota) = &record.quota {
@@ -288,6 +305,7 @@ impl Recovery {
             exit: exit.map(|exit| exit.to_core()),
             started_at: started.map(|started| started.at),
             begun,
+            files_lost,
             process,
         };
         self.storage.volumes.adopt(id, &record.volumes);

@@ -8,6 +8,11 @@
 //! a managed containerd such a shim is an orphan if two scans in a row find it so and this daemon has no
 //! create in progress for its id; beside an external containerd it is left alone.
 //!
+//! A task that a managed containerd lists without a container object is an orphan task, and not known: the object
+//! is made before the task and deleted after it, so it was lost, with containerd's database. containerd refuses
+//! each call about such a task, so only its shim can be ended. The scan of a starting daemon, which removes nothing
+//! itself yet, ends it at once: the network of its sandbox is removed after that, and nothing starts beside it.
+//!
 //! Terminating a shim by mistake kills every container that it serves. A shim that serves a whole pod
 //! outlives the container that it was started for, and from then on only its children show what it serves. It
 //! has no child while it creates its next container, nor for a container that has exited and that containerd
@@ -16,6 +21,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use containerd_client::types::v1 as process;
 use switchyard_core::{Error, Result};
@@ -33,13 +39,49 @@ use crate::shims::Shims;
 use crate::shims::processes::{ShimProcess, terminate};
 use crate::shims::scan_schedule::{ScanOutcome, ScanSchedule};
 
-/// A known task: see the module's documentation.
+/// How long the scan of a starting daemon may take. Each shim that does not end takes five seconds.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// A task; see the module's documentation for which are known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct KnownTask {
+struct ListedTask {
     id: String,
     /// The parent of its main process, which is its shim. `None` if the process has exited or its parent is
     /// not known.
     parent: Option<i32>,
+}
+
+/// The tasks that containerd lists, and those that the gateway knows to run.
+#[derive(Debug)]
+struct ListedTasks {
+    known: Vec<ListedTask>,
+    /// Those that containerd lists without a container object; only beside a managed containerd.
+    orphans: Vec<ListedTask>,
+}
+
+/// When a scan takes place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ScanTime {
+    /// Before requests are served.
+    AtStart,
+    /// While requests are served, which may create and remove tasks during the scan.
+    Serving,
+}
+
+/// What a scan has found out about a shim that serves no known task.
+#[derive(Debug, Clone, Copy)]
+struct OrphanFacts {
+    time: ScanTime,
+    /// The shim of each known task and of each create in progress is known.
+    conclusive: bool,
+    managed: bool,
+    bundle_deleted: bool,
+    /// It serves a task that containerd lists without a container object.
+    serves_orphan: bool,
+    /// The scan before this one has found the same.
+    again: bool,
+    /// A create is in progress for its id.
+    busy: bool,
 }
 
 /// Shims that serve no known task.
@@ -96,7 +138,7 @@ impl Shims {
         loop {
             let mut outcome = previous.outcome();
             if matches!(self.health.current(), Contact::Up { .. }) {
-                match self.scan_orphans(&previous).await {
+                match self.scan_orphans(&previous, ScanTime::Serving).await {
                     Ok(scan) => (outcome, previous, warned) = (scan.outcome(), scan, false),
                     Err(error) => {
                         outcome = ScanOutcome::Failed;
@@ -118,25 +160,48 @@ impl Shims {
         }
     }
 
+    /// Ends the shims that are orphans for certain, with what they run, before requests are served. Recovery has filled
+    /// the tables by then. What this does not achieve within [`START_LIMIT`] is left to the later scans.
+    pub(crate) async fn end_orphans_at_start(&self) {
+        let first = OrphanScan::default();
+        let scan = self.scan_orphans(&first, ScanTime::AtStart);
+        let failed = match tokio::time::timeout(START_LIMIT, scan).await {
+            Ok(Ok(_suspects)) => return,
+            Ok(Err(error)) => error.report(),
+            Err(_) => format!("not done within {START_LIMIT:?}"),
+        };
+        tracing::warn!(
+            error = failed,
+            "cannot end all orphan shims before requests are served: trying again while they are"
+        );
+    }
+
     /// One scan: removes what is certainly an orphan, and returns what is suspect. `previous` is the scan
     /// before this one.
-    async fn scan_orphans(&self, previous: &OrphanScan) -> Result<OrphanScan> {
+    async fn scan_orphans(&self, previous: &OrphanScan, time: ScanTime) -> Result<OrphanScan> {
         // Processes first, tasks later: the scan then contains no shim that was started after the tasks were
         // listed.
         let shims = self.find_shims().await?;
         let bundles = self.list_bundles()?;
         let busy = self.ids_in_progress();
-        let tasks = self.known_tasks(None).await?;
-        let managed = self.context.settings().containerd.mode == ContainerdMode::Managed;
+        let ListedTasks { known: tasks, orphans } = self.list_tasks(None).await?;
+        let managed = self.is_managed();
         let mut suspect = OrphanScan::default();
         let OrphanShims { shims, conclusive } = orphan_shims(shims, &tasks, &busy);
         for shim in shims {
-            let again = previous.shims.iter().any(|seen| seen.process == shim.process);
-            let certain = conclusive
-                && (shim.bundle_deleted || (managed && again && !busy.contains(&*shim.id)))
-                && self.is_unknown_to_containerd(&shim.id).await;
+            let served_orphans = served(&shim, &orphans);
+            let facts = OrphanFacts {
+                time,
+                conclusive,
+                managed,
+                bundle_deleted: shim.bundle_deleted,
+                serves_orphan: !served_orphans.is_empty(),
+                again: previous.shims.iter().any(|seen| seen.process == shim.process),
+                busy: busy.contains(&*shim.id),
+            };
+            let certain = is_certain(facts) && self.is_unknown_to_containerd(&shim.id).await;
             if certain {
-                tracing::warn!(pid = shim.process.pid, id = %shim.id, "terminating an orphan shim: containerd does not know its task");
+                warn_of_end(&shim, &served_orphans);
             }
             // A shim whose cleanup fails stays suspect for the next scan; the others are dealt with
             // meanwhile.
@@ -146,7 +211,9 @@ impl Shims {
                 suspect.shims.push(shim);
             }
         }
-        for id in bundles.into_iter().filter(|id| !tasks.iter().any(|task| task.id == **id)) {
+        // The bundle of an orphan task is left until containerd does not list it any more: until then it may run.
+        let listed = |id: &ContainerId| tasks.iter().chain(&orphans).any(|task| task.id == **id);
+        for id in bundles.into_iter().filter(|id| !listed(id)) {
             let with_shim = suspect.shims.iter().any(|shim| shim.id == id);
             let certain = previous.bundles.contains(&id)
                 && !busy.contains(&*id)
@@ -185,7 +252,7 @@ impl Shims {
         let shims = self.find_shims().await?;
         let mut busy = self.ids_in_progress();
         busy.remove(&**id);
-        let tasks = self.known_tasks(Some(id)).await?;
+        let tasks = self.list_tasks(Some(id)).await?.known;
         let OrphanShims { mut shims, conclusive } = orphan_shims(shims, &tasks, &busy);
         shims.retain(|shim| shim.id == *id);
         match shims.first() {
@@ -199,17 +266,42 @@ impl Shims {
 
     /// The tasks that containerd lists, and those of ours that have no persisted exit and are seen to run,
     /// except for `except`: containerd may not list a task whose shim is slow to answer.
-    async fn known_tasks(&self, except: Option<&ContainerId>) -> Result<Vec<KnownTask>> {
+    async fn list_tasks(&self, except: Option<&ContainerId>) -> Result<ListedTasks> {
         let request = containerd_client::services::v1::ListTasksRequest::default();
-        let tasks = call("list tasks", QUICK, self.client.task_queries().list(request)).await?.tasks;
+        let listed = call("list tasks", QUICK, self.client.task_queries().list(request)).await?.tasks;
+        let without_object = self.without_object(&listed).await?;
         let live = Arc::clone(&self.live);
         let except = except.map(|id| (**id).to_owned());
         blocking(move || {
             let running = live.running_shims(except.as_deref()).into_iter();
-            let running = running.map(|(id, parent)| KnownTask { id, parent: Some(parent) });
-            Ok(running.chain(tasks.iter().map(known_task)).collect())
+            let mut known: Vec<_> =
+                running.map(|(id, parent)| ListedTask { id, parent: Some(parent) }).collect();
+            let (orphans, others): (Vec<_>, Vec<_>) =
+                listed.iter().map(known_task).partition(|task| without_object.contains(&task.id));
+            known.extend(others);
+            Ok(ListedTasks { known, orphans })
         })
         .await
+    }
+
+    /// The ids of those listed tasks that have no container object and that this daemon does not hold for running
+    /// either. A task that has been removed since it was listed is one of them. None beside an external containerd,
+    /// where tasks of others are listed too.
+    async fn without_object(&self, listed: &[process::Process]) -> Result<HashSet<String>> {
+        let mut found = HashSet::new();
+        if !self.is_managed() {
+            return Ok(found);
+        }
+        for task in listed.iter().filter(|task| !self.live.may_have_process(&task.id)) {
+            if !self.client.has_container(&task.id).await? {
+                found.insert(task.id.clone());
+            }
+        }
+        Ok(found)
+    }
+
+    fn is_managed(&self) -> bool {
+        self.context.settings().containerd.mode == ContainerdMode::Managed
     }
 
     /// Terminates a shim and its children, and removes the cgroups of the children. Idempotent.
@@ -234,26 +326,53 @@ fn log_failed_cleanup(id: &ContainerId, outcome: Result<()>) -> bool {
 }
 
 /// A task that containerd lists, with the current parent of its main process.
-fn known_task(task: &process::Process) -> KnownTask {
+fn known_task(task: &process::Process) -> ListedTask {
     use process::Status as S;
     // After the process has exited, its pid may belong to another process.
     let runs = matches!(task.status(), S::Created | S::Running | S::Paused | S::Pausing);
     let pid = i32::try_from(task.pid).ok().filter(|_| runs);
-    KnownTask { id: task.id.clone(), parent: pid.and_then(Stat::of).map(|stat| stat.parent) }
+    ListedTask { id: task.id.clone(), parent: pid.and_then(Stat::of).map(|stat| stat.parent) }
+}
+
+/// Says that a shim is ended, and why.
+fn warn_of_end(shim: &ShimProcess, orphans: &[&str]) {
+    let pid = shim.process.pid;
+    if orphans.is_empty() {
+        tracing::warn!(pid, id = %shim.id, "terminating an orphan shim: containerd does not know its task");
+    } else {
+        let tasks = orphans.join(", ");
+        tracing::warn!(
+            pid,
+            tasks,
+            "ending tasks that containerd lists without a container object, as after the loss of its database"
+        );
+    }
+}
+
+/// The ids of those of these tasks that a shim serves. Pure.
+fn served<'t>(shim: &ShimProcess, tasks: &'t [ListedTask]) -> Vec<&'t str> {
+    let is_served = |task: &&ListedTask| task.id == *shim.id || task.parent == Some(shim.process.pid);
+    tasks.iter().filter(is_served).map(|task| task.id.as_str()).collect()
+}
+
+/// Whether a shim that serves no known task is an orphan for certain; see the module's documentation. Pure.
+const fn is_certain(facts: OrphanFacts) -> bool {
+    let OrphanFacts { time, conclusive, managed, bundle_deleted, serves_orphan, again, busy } = facts;
+    // While requests are served, a task may have been removed between the two looks of one scan.
+    let settled = again || (serves_orphan && matches!(time, ScanTime::AtStart));
+    conclusive && (bundle_deleted || (managed && settled && !busy))
 }
 
 /// The shims that serve no known task. `conclusive` if the shim of each known task, and of each task in
 /// `busy`, for which a create is in progress, is known. Pure.
-fn orphan_shims(shims: Vec<ShimProcess>, tasks: &[KnownTask], busy: &HashSet<String>) -> OrphanShims {
+fn orphan_shims(shims: Vec<ShimProcess>, tasks: &[ListedTask], busy: &HashSet<String>) -> OrphanShims {
     let has_known_shim = |id: &str| {
-        let has_parent = |task: &KnownTask| task.id == id && task.parent.is_some();
+        let has_parent = |task: &ListedTask| task.id == id && task.parent.is_some();
         shims.iter().any(|shim| *shim.id == *id) || tasks.iter().any(has_parent)
     };
     let conclusive = tasks.iter().map(|task| &task.id).chain(busy).all(|id| has_known_shim(id));
-    let serves = |shim: &ShimProcess| {
-        tasks.iter().any(|task| task.id == *shim.id || task.parent == Some(shim.process.pid))
-    };
-    OrphanShims { conclusive, shims: shims.into_iter().filter(|shim| !serves(shim)).collect() }
+    let shims = shims.into_iter().filter(|shim| served(shim, tasks).is_empty()).collect();
+    OrphanShims { conclusive, shims }
 }
 
 #[cfg(test)]

@@ -26,19 +26,19 @@ fn shim(pid: i32, id: &str, address: &str) -> RootProcess {
     said(pid, &format!("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address {address}"))
 }
 
-fn known(id: &str, parent: Option<i32>) -> KnownTask {
-    KnownTask { id: id.to_owned(), parent }
+fn known(id: &str, parent: Option<i32>) -> ListedTask {
+    ListedTask { id: id.to_owned(), parent }
 }
 
 /// The pids of the orphans, and whether the scan is conclusive.
-fn judge(said: &[RootProcess], tasks: &[KnownTask], busy: &[&str]) -> (Vec<i32>, bool) {
+fn judge(said: &[RootProcess], tasks: &[ListedTask], busy: &[&str]) -> (Vec<i32>, bool) {
     let shims = own_shims(&[stat(10, 1), stat(11, 10)], said, Path::new("/run/c.sock"), "k8s.io");
     let found = orphan_shims(shims, tasks, &busy.iter().map(ToString::to_string).collect());
     (found.shims.iter().map(|orphan| orphan.process.pid).collect(), found.conclusive)
 }
 
 #[track_caller]
-fn check(said: &[RootProcess], tasks: &[KnownTask], expected: &[i32]) {
+fn check(said: &[RootProcess], tasks: &[ListedTask], expected: &[i32]) {
     assert_eq!(judge(said, tasks, &[]), (expected.to_vec(), true));
 }
 
@@ -63,6 +63,43 @@ fn none_is_judged_for_sure_while_it_is_not_seen_who_serves_a_task() {
     let other = AA.replace('a', "b");
     assert_eq!(judge(&both, &[known(&other, None)], &[]), (vec![10], true));
     assert_eq!(judge(&both, &[], &[&other]), (vec![10, 12], true));
+}
+
+#[test]
+fn a_shim_of_an_orphan_task_is_an_orphan_at_once_only_before_requests_are_served() {
+    let facts = OrphanFacts {
+        time: ScanTime::AtStart,
+        conclusive: true,
+        managed: true,
+        bundle_deleted: false,
+        serves_orphan: true,
+        again: false,
+        busy: false,
+    };
+    assert!(is_certain(facts));
+    for unsure in [
+        // It may have been removed while the scan looked.
+        OrphanFacts { time: ScanTime::Serving, ..facts },
+        // A predecessor may still be creating a task in it.
+        OrphanFacts { busy: true, ..facts },
+        OrphanFacts { conclusive: false, ..facts },
+        OrphanFacts { managed: false, ..facts },
+        // Nothing but one scan speaks for it.
+        OrphanFacts { serves_orphan: false, ..facts },
+    ] {
+        assert!(!is_certain(unsure), "{unsure:?}");
+    }
+    let again = OrphanFacts { time: ScanTime::Serving, again: true, ..facts };
+    assert!(is_certain(again) && is_certain(OrphanFacts { serves_orphan: false, ..again }));
+    assert!(!is_certain(OrphanFacts { busy: true, ..again }));
+    assert!(is_certain(OrphanFacts { bundle_deleted: true, managed: false, ..facts }));
+}
+
+#[test]
+fn tasks_of_a_shim_are_those_it_was_started_for_and_those_it_is_the_parent_of() {
+    let shims = own_shims(&[], &[shim(10, AA, "/run/c.sock")], Path::new("/run/c.sock"), "k8s.io");
+    let tasks = [known(AA, None), known("other", Some(10)), known("elsewhere", Some(12))];
+    assert_eq!(served(&shims[0], &tasks), [AA, "other"]);
 }
 
 #[test]
