@@ -77,6 +77,18 @@ impl Recovery {
             .await
     }
 
+    /// Whether files of the run directory were lost that would tell of one of these tasks; says so in the log.
+    pub(super) fn have_lost_files(&self, tasks: &[(TaskId, Result<FoundTask>)]) -> bool {
+        let lost = tasks.iter().any(|(_, found)| found.as_ref().is_ok_and(|found| found.files_lost));
+        if lost {
+            tracing::warn!(
+                run = %self.context.layout.run().display(),
+                "files of the run directory were deleted in this boot of the node: a task without them that does not run counts as exited"
+            );
+        }
+        lost
+    }
+
     async fn read_task(&self, id: TaskId, container: api::Container) -> Result<FoundTask> {
         let record: TaskRecord = record::decode(&container.id, &container.extensions)?;
         let sandbox = record.sandbox_id()?;

@@ -1,7 +1,6 @@
 //! Removal of layers whose files a power cut may have lost, before a task runs on them; and of what predecessors
 //! left in a snapshotter that did not answer at the start.
 
-use std::collections::HashSet;
 use std::future::ready;
 use std::sync::{Arc, Weak};
 
@@ -9,17 +8,18 @@ use futures::future::BoxFuture;
 use switchyard_core::Result;
 
 use super::inventory::Snapshots;
+use super::plan::RecoveryPlan;
 use crate::cleanup::{Cleanup, upgrade};
 use crate::image::snapshots::{self, remove_all, stale_keys};
 use crate::recover::Recovery;
 
 impl Recovery {
     /// Removes layers that were not synced before an earlier boot ended, together with the snapshots on top
-    /// of them. An image that misses them is unpacked again at its next use. `earlier` are the ids of our
-    /// tasks that exited with an earlier boot, also for later removals.
-    pub(super) async fn remove_lost_layers(&self, snapshots: &Snapshots, earlier: &HashSet<String>) {
+    /// of them. An image that misses them is unpacked again at its next use. What is left to do in
+    /// snapshotters that do not answer is added to the plan.
+    pub(super) async fn remove_lost_layers(self: &Arc<Self>, snapshots: &Snapshots, plan: &mut RecoveryPlan) {
         let layer_sync = self.storage.images.layer_sync();
-        layer_sync.set_ended(earlier).await;
+        layer_sync.set_ended(&plan.from_earlier_boots).await;
         for (snapshotter, layers) in snapshots.listed() {
             let removed = || self.report_cleaned("layer");
             // Requests are not served yet, so nothing has been unpacked since the list was made.
@@ -27,6 +27,9 @@ impl Recovery {
             if let Err(error) = listed {
                 tracing::warn!(snapshotter, error = error.report(), "cannot remove lost layers");
             }
+        }
+        for snapshotter in snapshots.unlisted() {
+            plan.cleanup.push(Box::new(SnapshotterCleanup::new(self, snapshotter)));
         }
     }
 
@@ -39,13 +42,13 @@ impl Recovery {
 
 /// What is left to do in a snapshotter that did not answer when the daemon started.
 #[derive(Debug)]
-pub(super) struct SnapshotterCleanup {
+struct SnapshotterCleanup {
     recovery: Weak<Recovery>,
     snapshotter: String,
 }
 
 impl SnapshotterCleanup {
-    pub(super) fn new(recovery: &Arc<Recovery>, snapshotter: &str) -> Self {
+    fn new(recovery: &Arc<Recovery>, snapshotter: &str) -> Self {
         Self { recovery: Arc::downgrade(recovery), snapshotter: snapshotter.to_owned() }
     }
 }

@@ -15,7 +15,6 @@ use switchyard_steps::{Step, reach};
 use super::decide::{SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
 use super::found::{FoundSandbox, FoundTask};
 use super::inventory::{Inventory, Snapshots};
-use super::lost_layers::SnapshotterCleanup;
 use super::outdated::OutdatedObjectCleanup;
 use super::plan::{RecoveryPlan, SandboxPresence};
 use super::process_query::ProcessStates;
@@ -56,10 +55,7 @@ impl Recovery {
         let sandboxes: Vec<_> =
             sandboxes.into_iter().map(|(id, container)| (id, self.read_sandbox(id, &container))).collect();
         let tasks = self.read_tasks(tasks).await;
-        let files_lost = tasks.iter().any(|(_, found)| found.as_ref().is_ok_and(|found| found.files_lost));
-        if files_lost {
-            tracing::warn!(run = %self.context.layout.run().display(), "the run directory has lost its files in this boot of the node: what had been started counts as exited unless it runs");
-        }
+        let files_lost = self.have_lost_files(&tasks);
         let of_sandboxes = sandboxes.iter().filter_map(|(id, found)| {
             found.as_ref().ok().and_then(|found| self.sandbox_process_query(*id, found))
         });
@@ -89,11 +85,7 @@ impl Recovery {
         phases.done("tasks");
         // After `recover_tasks` persisted exits: a task with a persisted exit is kept even without its
         // snapshot.
-        self.remove_lost_layers(&snapshots, &plan.from_earlier_boots).await;
-        for snapshotter in snapshots.unlisted() {
-            let cleanup = SnapshotterCleanup::new(self, snapshotter);
-            plan.cleanup.push(Box::new(cleanup));
-        }
+        self.remove_lost_layers(&snapshots, &mut plan).await;
         phases.done("layers");
         reach(Step::RecoveryTasks);
         let garbage = self.find_garbage(&snapshots, &all, bridge_holders, &mut plan).await;

@@ -200,13 +200,13 @@ async fn process_that_no_pid_file_names_any_more_is_ended_and_replaced() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("answers"), "").unwrap();
     let begun = dir.path().join("begun");
-    let script = format!("trap '' TERM; echo begun > {}; while :; do sleep 0.1; done", begun.display());
+    let script = format!("trap '' TERM; echo begun >> {}; while :; do sleep 0.1; done", begun.display());
     let mut program = shell(&dir, &script);
     program.timeouts.end = Duration::from_millis(300);
     let mut supervisor = Supervisor::start(program.clone());
     let (first, _) = supervisor.up(None).await;
     let _first = Killed(first);
-    // The process may be up before it executes the program.
+    // The process may be up before it writes its pid file and executes the program.
     wait_content(&begun, "begun\n").await;
     supervisor.stop().await;
     fs::remove_file(&program.pid_file).unwrap();
@@ -215,6 +215,7 @@ async fn process_that_no_pid_file_names_any_more_is_ended_and_replaced() {
     let (second, adopted) = next.up(None).await;
     let _second = Killed(second);
     assert!(!adopted && second != first && !first.is_alive());
+    wait_content(&begun, "begun\nbegun\n").await;
     next.stop().await;
     let mut last = Supervisor::start(program);
     assert_eq!(last.up(None).await, (second, true));
