@@ -1,3 +1,5 @@
+//! A connection whose client asks for more and more answers.
+
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
