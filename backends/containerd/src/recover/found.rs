@@ -167,9 +167,10 @@ const fn found_lifecycle(phase: SandboxPhase) -> SandboxLifecycle {
 
 /// Since when no file of the run directory has been lost; `None` if that is not known. The daemon makes the lock
 /// before anything else, with its first start after a boot, and never replaces it. So it is older than each task
-/// of this boot, unless somebody has deleted it, with other files.
+/// of this boot, unless somebody has deleted it, with other files. A clock that has been set back since tells nothing.
 fn run_files_since(run: &Path) -> Option<SystemTime> {
-    std::fs::metadata(run.join("lock")).ok()?.created().ok()
+    let made = std::fs::metadata(run.join("lock")).ok()?.created().ok()?;
+    (made <= SystemTime::now()).then_some(made)
 }
 
 /// When a task was started and the pid of its main process, from the file that a start leaves. The pid is 0
