@@ -107,7 +107,7 @@ impl Recovery {
     }
 
     /// Lists the snapshots of all these snapshotters at once. One that does not answer, or that containerd
-    /// lacks, delays nobody: what it has is dealt with when it answers ([`SnapshotterCleanup`](super::lost_layers::SnapshotterCleanup)).
+    /// lacks, delays nobody: what it has is dealt with when it answers (`SnapshotterCleanup`).
     ///
     /// # Errors
     /// If containerd itself does not answer.
