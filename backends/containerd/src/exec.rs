@@ -161,8 +161,9 @@ impl Execs {
         if let Err(error) = self.task_cgroups.sync_cpuset(&entry).await {
             tracing::debug!(task.id = %task, error = error.report(), "cannot prepare the cpuset for an exec: it begins on other processors than its task");
         }
-        let run = exec.run(spec, &process, shim, permit, gone).await;
-        run.map_err(|error| full_disk_behind(error, &self.context.settings().run))?;
+        if let Err(error) = exec.run(spec, &process, shim, permit, gone).await {
+            return Err(full_disk_behind(error, self.context.layout.run()).await);
+        }
         if let Err(error) = self.task_cgroups.join_cpuset(&entry).await {
             tracing::warn!(task.id = %task, error = error.report(), "cannot move an exec into the cpuset of its task: it runs on other processors");
         }

@@ -11,7 +11,7 @@ use nix::sys::stat::{major, minor};
 const FILE: &str = "write-test";
 
 /// Writes to the disk of a directory, and waits until the disk has it. Some of what is wrong with a disk shows in nothing
-/// else: since Linux 6.16, ext4 does not call itself read-only after an error; a local disk that hangs still answers
+/// else: on Linux 6.18, ext4 does not call itself read-only after an error; a local disk that hangs still answers
 /// what is in memory. A full disk is no error. Blocks, for ever if the disk hangs.
 ///
 /// # Errors

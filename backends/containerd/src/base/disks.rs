@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use crate::base::disk_io::{reserved_blocks, try_write};
 use crate::base::error::mentions_failed_disk;
+use crate::base::fs::blocking;
 
 /// A disk with fewer free bytes or inodes counts as full: a pod can hardly be created.
 const MIN_FREE: FreeSpace = FreeSpace { bytes: 1 << 20, inodes: 64 };
@@ -162,20 +163,20 @@ pub(crate) fn is_unwritable(error: &Error) -> bool {
 }
 
 /// The error of an OCI runtime that writes to this directory. Runtimes may end without a word when they cannot, so that it is
-/// `ResourceExhausted` if its cause is not known, and the disk of the directory is full now. Looks at a file system, which must
-/// be one of this node.
-pub(crate) fn full_disk_behind(error: Error, dir: &Path) -> Error {
-    if error.kind() != ErrorKind::Internal {
-        return error;
-    }
-    with_fault(error, DiskFault::of(dir, look(dir).map(Some)))
+/// `ResourceExhausted` if its cause is not known, and the disk of the directory is full now. Cancel-safe.
+pub(crate) async fn full_disk_behind(error: Error, dir: &Path) -> Error {
+    let dir = dir.to_owned();
+    let fault = blocking(move || Ok(DiskFault::of(&dir, look(&dir).map(Some)))).await;
+    with_fault(error, fault.unwrap_or_default())
 }
 
-/// An error whose cause is not known, on a disk with this fault. Pure.
+/// An error on a disk with this fault: if its cause is not known, and the disk is full, that is the cause. Pure.
 fn with_fault(error: Error, fault: Option<DiskFault>) -> Error {
     match fault {
-        Some(DiskFault::Full(why)) => Error::exhausted(why).with_source(error),
-        Some(DiskFault::Unusable { .. }) | None => error,
+        Some(DiskFault::Full(why)) if error.kind() == ErrorKind::Internal => {
+            Error::exhausted(why).with_source(error)
+        }
+        Some(DiskFault::Full(_) | DiskFault::Unusable { .. }) | None => error,
     }
 }
 
@@ -361,8 +362,11 @@ mod tests {
         assert_eq!(with_fault(failed(), full(PLENTY.free)).kind(), ErrorKind::Internal);
         let fails = DiskFault::of(Path::new("/run"), Err(io::Error::from_raw_os_error(5)));
         assert_eq!(with_fault(failed(), fails).kind(), ErrorKind::Internal);
-        // One whose cause is known keeps its kind, whatever the disk is like.
-        let known = full_disk_behind(Error::invalid("command", "it is missing"), Path::new("/no/such/disk"));
+        // One whose cause is known keeps its kind.
+        let known = with_fault(
+            Error::invalid("command", "it is missing"),
+            full(FreeSpace { bytes: 0, ..PLENTY.free }),
+        );
         assert_eq!(known.kind(), ErrorKind::InvalidArgument);
     }
 

@@ -70,8 +70,9 @@ impl Recovery {
         &self,
         tasks: Vec<(TaskId, api::Container)>,
     ) -> Vec<(TaskId, Result<FoundTask>)> {
+        let files_since = run_files_since(self.context.layout.run());
         stream::iter(tasks)
-            .map(|(id, container)| async move { (id, self.read_task(id, container).await) })
+            .map(|(id, container)| async move { (id, self.read_task(id, container, files_since).await) })
             .buffer_unordered(CONCURRENCY)
             .collect()
             .await
@@ -89,7 +90,13 @@ impl Recovery {
         lost
     }
 
-    async fn read_task(&self, id: TaskId, container: api::Container) -> Result<FoundTask> {
+    /// `files_since` is what [`run_files_since`] says.
+    async fn read_task(
+        &self,
+        id: TaskId,
+        container: api::Container,
+        files_since: Option<SystemTime>,
+    ) -> Result<FoundTask> {
         let record: TaskRecord = record::decode(&container.id, &container.extensions)?;
         let sandbox = record.sandbox_id()?;
         let exit = container.labels.get(EXIT).and_then(|label| ExitRecord::parse_label(label));
@@ -104,8 +111,7 @@ impl Recovery {
         let unknown = exit.is_none() && noted.is_none() && started.is_none();
         let files_lost = unknown
             && record.boot == self.context.boot
-            && run_files_since(self.context.layout.run())
-                .is_some_and(|since| record.meta.created_at() < since);
+            && files_since.is_some_and(|since| record.meta.created_at() < since);
         let views = view_labels(&record.staged, &container.snapshotter);
         let outdated = OutdatedObject::find(id.into(), &container, &record.meta, &views);
         let snapshotter = container.snapshotter;
