@@ -1,6 +1,9 @@
 //! A state disk that has become read-only, as the kernel makes it after an error, or that cannot be written otherwise.
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::thread;
+use std::time::Duration;
 
 use switchyard_tests::bad_disks::ReadOnlyDisk;
 use switchyard_tests::daemon::Daemon;
@@ -10,6 +13,9 @@ use switchyard_tests::node::TestNode;
 use switchyard_tests::root::PrivateRoot;
 
 use super::{LIMIT, assert_not_ready, assert_recovers, retry};
+
+/// For how many seconds a full disk is looked at: the daemon looks every two.
+const FULL_LOOKS: usize = 5;
 
 #[test]
 fn read_only_state_disk_is_named_as_the_reason_why_the_daemon_ends() {
@@ -83,5 +89,18 @@ fn disk_that_refuses_writes_is_reported_whatever_it_says_of_itself() {
     fs::create_dir(&written).expect("the root can be written");
     assert_not_ready(&node, "RuntimeReady", "DiskFails", "fails: Is a directory");
     fs::remove_dir(&written).expect("nobody has written to it");
+    // As a quota, or a file system that copies what is written.
+    let full = node.root().state().join("full");
+    symlink("/dev/full", &full).expect("the root can be written");
+    fs::rename(&full, &written).expect("the daemon makes a file there at most");
+    let disk = || node.daemon().get("/readyz/disk");
+    let is_full = || disk().1.contains("no space left on device");
+    assert!(eventually(LIMIT, is_full), "{:?}", disk());
+    for _ in 0..FULL_LOOKS {
+        assert!(is_full(), "{:?}", disk());
+        thread::sleep(Duration::from_secs(1));
+    }
     assert_recovers(&node);
+    fs::remove_file(&written).expect("it is there");
+    assert!(eventually(LIMIT, || disk().0 == 200), "{:?}", disk());
 }

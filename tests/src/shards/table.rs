@@ -133,7 +133,7 @@ pub const SLOW: &[Slow] = &[
     row(1, 18, Test("hostile::images::endless_or_invalid_blobs_leave_nothing_behind")),
     row(
         1,
-        13,
+        20,
         Test("breaks::read_only_disks::disk_that_refuses_writes_is_reported_whatever_it_says_of_itself"),
     ),
     row(1, 18, Test("breaks::checkpoints::hung_criu_is_killed_and_container_keeps_running")),

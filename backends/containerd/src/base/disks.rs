@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use futures::future::join_all;
 use nix::sys::statvfs::{FsFlags, statvfs};
@@ -11,6 +12,7 @@ use switchyard_core::backend::Condition;
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::{Error, ErrorKind, Result};
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use crate::base::disk_io::{reserved_blocks, try_write};
 use crate::base::error::mentions_failed_disk;
@@ -18,6 +20,9 @@ use crate::base::fs::blocking;
 
 /// A disk with fewer free bytes or inodes counts as full: a pod can hardly be created.
 const MIN_FREE: FreeSpace = FreeSpace { bytes: 1 << 20, inodes: 64 };
+
+/// How long a look at a disk may take that only explains an error, to a client that waits.
+const EXPLANATION_LIMIT: Duration = Duration::from_secs(1);
 
 /// Whether the disks of the gateway's own directories, and of containerd's root, can be used.
 #[derive(Debug, Default)]
@@ -30,7 +35,7 @@ pub(crate) struct Disks {
 /// fault is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DiskFault {
-    /// Too few bytes or inodes are free. What ends or frees something still works.
+    /// Too few bytes or inodes are free, or a write was refused for lack of space. What ends or frees something still works.
     Full(String),
     /// It is read-only, fails, or does not answer, which no removal changes: nothing can be created, and what ends cannot be
     /// recorded.
@@ -41,10 +46,12 @@ pub(crate) enum DiskFault {
     },
 }
 
-/// What a file system says of itself.
+/// What a file system says of itself, and has done when it was written to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DiskState {
     free: FreeSpace,
+    /// A write was refused for lack of space, whatever is counted as free.
+    refused_write: bool,
     is_read_only: bool,
 }
 
@@ -74,12 +81,13 @@ impl Disks {
     /// Whether pods can run, as far as disks are concerned. They can on a full disk: a kubelet whose runtime is not ready
     /// stops and removes nothing, which would free space.
     pub(crate) fn runtime_condition(&self) -> Condition {
-        if self.are_unusable() { self.condition() } else { Condition::True }
+        let are_unusable = matches!(&*self.fault.lock(), Some(DiskFault::Unusable { .. }));
+        if are_unusable { self.condition() } else { Condition::True }
     }
 
-    /// Whether a disk cannot be used, as far as is known.
-    pub(crate) fn are_unusable(&self) -> bool {
-        matches!(&*self.fault.lock(), Some(DiskFault::Unusable { .. }))
+    /// Whether something is wrong with a disk, as far as is known.
+    pub(crate) fn have_fault(&self) -> bool {
+        self.fault.lock().is_some()
     }
 
     /// Stores the result of a check, and logs a change.
@@ -125,9 +133,13 @@ impl DiskFault {
                     "the file system of {dir} is read-only: see dmesg, as the kernel makes it so after an error of the disk"
                 ),
             }),
-            Ok(Some(DiskState { free, is_read_only: false })) => free.shortage().map(|shortage| {
-                Self::Full(format!("no space left on device: almost no {shortage} left for {dir}"))
-            }),
+            Ok(Some(DiskState { free, refused_write, is_read_only: false })) => {
+                let shortage = free.shortage().map(|what| format!("almost no {what} left for {dir}"));
+                let refused = refused_write.then(|| {
+                    format!("a write in {dir} is refused, whatever is counted as free: see its quota")
+                });
+                shortage.or(refused).map(|why| Self::Full(format!("no space left on device: {why}")))
+            }
             Err(fault) => Some(Self::Unusable {
                 reason: "DiskFails",
                 message: format!("the file system of {dir} fails: {fault}"),
@@ -166,18 +178,17 @@ pub(crate) fn is_unwritable(error: &Error) -> bool {
 /// `ResourceExhausted` if its cause is not known, and the disk of the directory is full now. Cancel-safe.
 pub(crate) async fn full_disk_behind(error: Error, dir: &Path) -> Error {
     let dir = dir.to_owned();
-    let fault = blocking(move || Ok(DiskFault::of(&dir, look(&dir).map(Some)))).await;
-    with_fault(error, fault.unwrap_or_default())
+    explained(error, move || DiskFault::of(&dir, look(&dir).map(Some))).await
 }
 
-/// An error on a disk with this fault: if its cause is not known, and the disk is full, that is the cause. Pure.
-fn with_fault(error: Error, fault: Option<DiskFault>) -> Error {
-    match fault {
-        Some(DiskFault::Full(why)) if error.kind() == ErrorKind::Internal => {
-            Error::exhausted(why).with_source(error)
-        }
-        Some(DiskFault::Full(_) | DiskFault::Unusable { .. }) | None => error,
+/// An error with a full disk as its cause, if that is not known yet and `look` finds one in time. Cancel-safe.
+async fn explained(error: Error, look: impl FnOnce() -> Option<DiskFault> + Send + 'static) -> Error {
+    if error.kind() != ErrorKind::Internal {
+        return error;
     }
+    let looked = timeout(EXPLANATION_LIMIT, blocking(move || Ok(look()))).await;
+    let Ok(Ok(Some(DiskFault::Full(why)))) = looked else { return error };
+    Error::exhausted(why).with_source(error)
 }
 
 /// Ignores a disk that cannot be written ([`is_unwritable`]) in the result of a write that is not essential, and logs
@@ -223,7 +234,7 @@ pub(crate) fn write_and_look(dir: &Path) -> io::Result<DiskState> {
         Err(fault) if fault.kind() == io::ErrorKind::ReadOnlyFilesystem => {
             Ok(DiskState { is_read_only: true, ..look(dir)? })
         }
-        written => written.and_then(|()| look(dir)),
+        written => Ok(DiskState { refused_write: !written?, ..look(dir)? }),
     }
 }
 
@@ -245,7 +256,8 @@ pub(crate) fn look(dir: &Path) -> io::Result<DiskState> {
     let inodes = if stat.files() == 0 { u64::MAX } else { stat.files_free() };
     let blocks = stat.blocks_free().saturating_sub(reserved_blocks(dir)?);
     let free = FreeSpace { bytes: blocks.saturating_mul(stat.fragment_size()), inodes };
-    Ok(DiskState { free, is_read_only: stat.flags().contains(FsFlags::ST_RDONLY) })
+    let is_read_only = stat.flags().contains(FsFlags::ST_RDONLY);
+    Ok(DiskState { free, refused_write: false, is_read_only })
 }
 
 impl FreeSpace {
@@ -262,8 +274,9 @@ impl FreeSpace {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
     use std::sync::mpsc;
-    use std::time::Duration;
 
     use nix::errno::Errno;
 
@@ -271,8 +284,11 @@ mod tests {
     use crate::base::error::from_status;
     use crate::base::fs::io_error;
 
-    const PLENTY: DiskState =
-        DiskState { free: FreeSpace { bytes: 1 << 30, inodes: 1 << 20 }, is_read_only: false };
+    const PLENTY: DiskState = DiskState {
+        free: FreeSpace { bytes: 1 << 30, inodes: 1 << 20 },
+        refused_write: false,
+        is_read_only: false,
+    };
 
     fn condition(reason: &str, message: &str) -> Condition {
         Condition::False { reason: reason.to_owned(), message: message.to_owned() }
@@ -351,23 +367,56 @@ mod tests {
     }
 
     #[test]
-    fn unexplained_error_on_a_full_disk_is_one_of_the_disk() {
+    fn disk_that_refuses_a_write_for_lack_of_space_is_full_whatever_it_counts_as_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let fault = || DiskFault::of(dir.path(), write_and_look(dir.path()).map(Some));
+        assert_eq!(fault(), None);
+        fs::remove_file(dir.path().join("write-test")).unwrap();
+        symlink("/dev/full", dir.path().join("write-test")).unwrap();
+        let found = fault();
+        assert!(matches!(&found, Some(DiskFault::Full(why)) if why.contains("is refused")), "{found:?}");
+        let disks = Disks::default();
+        disks.update(found);
+        assert!(disks.have_fault(), "it is written to again at the next look");
+    }
+
+    #[tokio::test]
+    async fn unexplained_error_on_a_full_disk_is_one_of_the_disk() {
         let failed = || Error::internal("exec in task 1").with_source(Error::internal("exit status 255"));
-        let full = |free| DiskFault::of(Path::new("/run"), Ok(Some(DiskState { free, ..PLENTY })));
-        let error = with_fault(failed(), full(FreeSpace { bytes: 0, ..PLENTY.free }));
+        let fault = |state| move || DiskFault::of(Path::new("/run"), state);
+        let full =
+            move || fault(Ok(Some(DiskState { free: FreeSpace { bytes: 0, ..PLENTY.free }, ..PLENTY })));
+        let error = explained(failed(), full()).await;
         assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
         let expected =
             "no space left on device: almost no bytes left for /run: exec in task 1: exit status 255";
         assert_eq!(error.report(), expected);
-        assert_eq!(with_fault(failed(), full(PLENTY.free)).kind(), ErrorKind::Internal);
-        let fails = DiskFault::of(Path::new("/run"), Err(io::Error::from_raw_os_error(5)));
-        assert_eq!(with_fault(failed(), fails).kind(), ErrorKind::Internal);
-        // One whose cause is known keeps its kind.
-        let known = with_fault(
-            Error::invalid("command", "it is missing"),
-            full(FreeSpace { bytes: 0, ..PLENTY.free }),
-        );
+        for other in [Ok(Some(PLENTY)), Err(io::Error::from_raw_os_error(5))] {
+            assert_eq!(explained(failed(), fault(other)).await.kind(), ErrorKind::Internal);
+        }
+        // One whose cause is known keeps its kind, and waits for no disk.
+        let (looked, looks) = mpsc::channel();
+        let look = move || {
+            looked.send(()).unwrap();
+            full()()
+        };
+        let known = explained(Error::invalid("command", "it is missing"), look).await;
         assert_eq!(known.kind(), ErrorKind::InvalidArgument);
+        assert!(looks.recv().is_err(), "the disk was looked at");
+    }
+
+    #[tokio::test]
+    async fn error_is_not_held_up_by_a_disk_that_hangs() {
+        let (answers, answer) = mpsc::channel::<()>();
+        let hangs = move || {
+            // It returns once the sender is dropped.
+            let _ = answer.recv();
+            None
+        };
+        let error =
+            timeout(EXPLANATION_LIMIT * 10, explained(Error::internal("exec in task 1"), hangs)).await;
+        assert_eq!(error.unwrap().kind(), ErrorKind::Internal);
+        drop(answers);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! <state>/set-aside/        trees that could not be removed                until an operator removes them
 //! <state>/ranges.json       address ranges of owners                       outlives a reboot
 //! <state>/network/          the gateway's own network, for inspection      written at each start
+//! <state>/write-test        written to learn whether the disk can be       every few seconds
 //! <run>/sandboxes/<id>/     shm/                                           gone after a reboot
 //! <run>/ns/<id>/            user, net, ipc, uts, pid: pinned namespaces    gone after a reboot
 //! <run>/tasks/<id>/         stdout, stderr, stdin: FIFOs; started, …       gone after a reboot
@@ -18,6 +19,7 @@
 //! <run>/networks/<bridge>/  network.json, holders/<id>, addresses/: bridges of clusters   gone after a reboot
 //! <run>/lock                made by the daemon before all else          gone after a reboot
 //! <run>/probe.json          detected features of runtimes                  gone after a reboot
+//! <run>/write-test          as that of <state>                             gone after a reboot
 //! ```
 //!
 //! Every user may traverse `<run>`, for the sockets in it; only root may traverse the directories named here.

@@ -20,7 +20,7 @@ use crate::node::Node;
 /// The interval between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The interval between two checks that write to disks; each check does while a disk cannot be used.
+/// The interval between two checks that write to disks; each check does while something is wrong with one.
 const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How the disks are looked at.
@@ -61,7 +61,7 @@ impl Node {
                     root = Some(reported);
                 }
             }
-            let writes = self.disks.are_unusable() || Instant::now() >= next_write;
+            let writes = self.disks.have_fault() || Instant::now() >= next_write;
             if writes {
                 next_write = Instant::now() + WRITE_INTERVAL;
             }
