@@ -279,7 +279,7 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         }
         CliCommand::Restart(args) => block_on(restart::restart(&args))??,
         CliCommand::Recover(args) => {
-            let sources = recover::sources(&args, &file_sources(args.config.clone())?);
+            let sources = recover::sources(&args, &file_sources(args.config.clone())?)?;
             recover::recover(&args, &config::load(&sources)?.effective.config)?;
         }
         CliCommand::Cri(command) => return Ok(block_on(cri::run(command))??),

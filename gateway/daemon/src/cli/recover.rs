@@ -26,13 +26,16 @@ pub(super) struct RecoverArgs {
 
 /// Where the daemon has its configuration from: a name in another daemon's state directory would be that one's for good.
 /// While none runs, what is given.
-pub(super) fn sources(args: &RecoverArgs, given: &Sources) -> Sources {
+///
+/// # Errors
+/// The daemon at the socket has another file than the one that is given.
+pub(super) fn sources(args: &RecoverArgs, given: &Sources) -> Result<Sources> {
     let socket = args
         .socket
         .clone()
         .or_else(|| config::load(given).ok().map(|loaded| loaded.effective.config.paths.admin_socket()));
-    let Some(socket) = socket else { return given.clone() };
-    FoundDaemon::look(&LocalNode::default(), given, &socket).sources
+    let Some(socket) = socket else { return Ok(given.clone()) };
+    FoundDaemon::sources_of_running(&LocalNode::default(), given, &socket)
 }
 
 /// Stores the name. A daemon that runs takes it with its next attempt to recover.

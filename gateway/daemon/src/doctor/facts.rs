@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use super::local::PROGRAM_DIRS;
 use super::view::{FILE_MAX, NodeView, ProcessFacts};
 use crate::channel::report;
-use crate::config::{Config, Flag, Overridden, Sources};
+use crate::config::{Config, DEFAULT_FILE, Flag, Overridden, Sources};
 use crate::status::{DevicesView, StatusReport, SwarmView};
 
 /// The unit of the daemon.
@@ -61,7 +61,7 @@ impl Facts {
         let first = view.load(&request.sources);
         let config = first.map(|loaded| loaded.effective.config).unwrap_or_default();
         let admin_socket = request.socket.clone().unwrap_or_else(|| config.paths.admin_socket());
-        let FoundDaemon { status, processes, environment, sources } =
+        let FoundDaemon { status, processes, environment, file: _, sources } =
             FoundDaemon::look(&*view, &request.sources, &admin_socket);
         let mut facts = Self {
             program_dirs: program_dirs(&environment),
@@ -167,6 +167,8 @@ pub(crate) struct FoundDaemon {
     processes: Vec<ProcessFacts>,
     /// Its environment; while it does not answer, that of its unit.
     environment: Vec<(String, String)>,
+    /// The configuration file that it was started with, if its process is found.
+    file: Option<PathBuf>,
     /// Its environment counts, and the file and the keys that it was started with, unless others are given.
     pub(crate) sources: Sources,
 }
@@ -184,13 +186,43 @@ impl FoundDaemon {
             sources.env = of_daemon.cloned().collect();
         }
         let own = pid.and_then(|pid| i32::try_from(pid).ok());
+        let mut file = None;
         if let Some(process) = processes.iter().find(|process| Some(process.pid) == own) {
-            sources.file = sources.file.or_else(|| config_file(view, process));
+            let named = config_file(view, process);
+            file = Some(named.clone().unwrap_or_else(|| DEFAULT_FILE.into()));
+            sources.file = sources.file.or(named);
             if sources.flags.is_empty() {
                 sources.flags = flags(process);
             }
         }
-        Self { status, processes, environment, sources }
+        Self { status, processes, environment, file, sources }
+    }
+
+    /// Where the daemon that answers has its configuration from; what is given while none does.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it has another file than the given one: the rest would be of one daemon, and the file of another.
+    pub(crate) fn sources_of_running(
+        view: &dyn NodeView,
+        given: &Sources,
+        admin_socket: &Path,
+    ) -> switchyard_core::Result<Sources> {
+        let found = Self::look(view, given, admin_socket);
+        if found.status.is_err() {
+            return Ok(given.clone());
+        }
+        if let Some((given, own)) = given.file.as_ref().zip(found.file)
+            && std::path::absolute(given).is_ok_and(|given| given != own)
+        {
+            let why = format!(
+                "{}, but the daemon at {} has {}: leave one of them out",
+                given.display(),
+                admin_socket.display(),
+                own.display()
+            );
+            return Err(switchyard_core::Error::invalid("--config", why));
+        }
+        Ok(found.sources)
     }
 }
 

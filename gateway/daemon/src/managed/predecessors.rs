@@ -24,7 +24,7 @@ pub(super) async fn running(program: &Program) -> Result<Vec<ProcessId>, String>
 }
 
 /// Ends such a process. The logkeeper writes what it has read to the logs then, as far as that ends in a newline; what
-/// it has not read stays in the FIFOs, for the next one.
+/// it has not read is lost with the FIFOs, which nobody else has open once their containers have ended.
 ///
 /// # Errors
 /// If it does not end.

@@ -1,5 +1,6 @@
 //! 8xx: the daemon and its configuration.
 
+use super::super::FoundDaemon;
 use super::*;
 use crate::config::{Change, Effect};
 use crate::status::RefusedReloadView;
@@ -133,4 +134,27 @@ fn instances_that_share_something() {
         assert!(found[0].found.contains(key), "{found:?}");
     }
     assert!(!found[0].found.contains("paths.run"), "{found:?}");
+}
+
+#[test]
+fn name_is_given_back_to_the_daemon_that_answers_and_else_to_the_one_that_is_given() {
+    let socket = Path::new("/run/switchyard/admin.sock");
+    let state = |path: &str| vec![("SWITCHYARD_PATHS__STATE".to_owned(), path.to_owned())];
+    let given = Sources { env: state("/srv/given"), ..Sources::default() };
+    let mut node = TestNode::healthy();
+    node.file(&format!("/proc/{DAEMON}/environ"), "PATH=/usr/bin\0SWITCHYARD_PATHS__STATE=/srv/own\0");
+    let sources = |node: &TestNode, given: &Sources| FoundDaemon::sources_of_running(node, given, socket);
+    assert_eq!(sources(&node, &given).unwrap().env, state("/srv/own"));
+
+    // Its file may be given as well, and no other one.
+    let default = Sources { file: Some(config::DEFAULT_FILE.into()), ..given.clone() };
+    assert_eq!(sources(&node, &default).unwrap().env, state("/srv/own"));
+    let other = Sources { file: Some("/srv/other.toml".into()), ..given.clone() };
+    let refused = sources(&node, &other).unwrap_err().report();
+    assert!(refused.contains("/srv/other.toml") && refused.contains(config::DEFAULT_FILE), "{refused}");
+
+    // The unit of a daemon that does not run has no say.
+    node.kill_daemon();
+    assert_eq!(sources(&node, &given).unwrap().env, state("/srv/given"));
+    assert_eq!(sources(&node, &other).unwrap().file, other.file);
 }
