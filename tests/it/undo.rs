@@ -20,6 +20,7 @@ use switchyard_core::spec::{
 use switchyard_core::state::{ExitCause, TaskState};
 use switchyard_steps::{Operation, Step};
 use switchyard_tests::backend_fixture::BackendFixture;
+use switchyard_tests::bad_disks::ReadOnlyDisk;
 use switchyard_tests::host::{block_device, cgroups, eventually};
 use switchyard_tests::image::busybox;
 use switchyard_tests::prereq;
@@ -158,6 +159,22 @@ async fn failed_sandbox_start_is_stopped_and_can_be_retried() {
     }
     let started = undo.backend.start_sandbox(id, &undo.sandbox_spec()).await.expect("it can be started");
     assert!(started.pid.is_some() && !started.ips.is_empty(), "{started:?}");
+    undo.backend.stop_sandbox(id).await.expect("it can be stopped");
+    undo.backend.remove_sandbox(id).await.expect("it can be removed");
+    undo.assert_only(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sandbox_whose_journal_stayed_on_a_read_only_disk_can_be_started() {
+    let undo = UndoFixture::new().await;
+    let id = undo.sandbox().await;
+    let files = undo.node.settings().state.join("sandboxes").join(id.to_string());
+    let disk = ReadOnlyDisk::with_content_of(&files);
+    undo.backend.stop_sandbox(id).await.expect("it can be stopped");
+    drop(disk);
+    assert!(files.join("cni.json").exists(), "it was removed from a read-only disk");
+    let started = undo.backend.start_sandbox(id, &undo.sandbox_spec()).await.expect("it can be started");
+    assert!(!started.ips.is_empty(), "{started:?}");
     undo.backend.stop_sandbox(id).await.expect("it can be stopped");
     undo.backend.remove_sandbox(id).await.expect("it can be removed");
     undo.assert_only(&[]).await;

@@ -24,8 +24,10 @@ impl Sandboxes {
         if spec.users.is_some() {
             self.node.check_userns(spec, &self.context.runtime(&spec.handler)?).await?;
         }
-        if !stopped.lifecycle.is_released() {
-            // It was found stopped rather than stopped by us, or the rollback of a start failed.
+        // Its journal stays if the disk was read-only when it was stopped.
+        let has_journal = tokio::fs::try_exists(stopped.dirs.cni_journal()).await.unwrap_or(true);
+        if has_journal || !stopped.lifecycle.is_released() {
+            // Or it was found stopped rather than stopped by us, or the rollback of a start failed.
             self.release_sandbox(id, Some(&stopped)).await?;
         }
         if stopped.record.infra {
