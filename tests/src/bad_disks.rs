@@ -44,6 +44,16 @@ impl FilledDisk {
         filling
     }
 
+    /// Makes so many inodes of a disk without any free again.
+    ///
+    /// # Panics
+    /// If the files that fill it were removed.
+    pub fn free_inodes(&self, count: usize) {
+        for file in fs::read_dir(&self.0).expect("it is there").take(count) {
+            fs::remove_file(file.expect("it can be listed").path()).expect("it is there");
+        }
+    }
+
     /// Uses up the space that has become free since.
     ///
     /// # Panics

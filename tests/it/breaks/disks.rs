@@ -315,6 +315,10 @@ fn full_containerd_database_still_reports_exits_and_stops_pods() {
 
     fill(&["Containers/Create", "Containers/Update", "Containers/Delete", "Snapshots/Remove"]);
     assert_full(&refused("RemoveContainer", cri.remove(&ids[0]), exhausted));
+    // The removal has deleted the process, of which containerd knew the exit.
+    node.daemon().kill9();
+    node.daemon().restart();
+    assert_eq!(exit_info(&node, &ids[0]), reported[0].1, "the next daemon tells another end");
     assert_full(&refused("RemovePodSandbox", cri.remove_pod(pod.id()), exhausted));
     fill(&[]);
     assert!(
@@ -329,6 +333,40 @@ fn full_containerd_database_still_reports_exits_and_stops_pods() {
         cri.stop_pod(pod.id()).expect("it can be stopped again");
         cri.remove_pod(pod.id()).expect("it can be removed");
     }
+}
+
+/// The kernel mounts a root file system without an error, and read-only, if overlayfs can make no directory for it.
+#[test]
+fn no_container_starts_with_a_root_that_lacks_an_inode() {
+    let node = TestNode::start_with("", |root| root.small_disk(&root.state(), "size=200m,nr_inodes=3000"));
+    let cri = node.cri().with_timeout(SOON);
+    let pod = node.pod("full");
+    // Some of them are taken before the root is mounted, or by the runtime afterwards.
+    let created = [1, 2, 3, 4, 5, 6].map(|free| {
+        let id = pod.create(&node.container(&format!("free-{free}"), &["sleep", "1000"]));
+        (free, id)
+    });
+    let filling = FilledDisk::inodes(&node.root().state());
+    let mut refusals = Vec::new();
+    for (free, id) in &created {
+        filling.refill();
+        filling.free_inodes(*free);
+        if let Err(status) = cri.start(id) {
+            assert_eq!(status.code(), Code::ResourceExhausted, "{free}: {status}");
+            assert_full(&status);
+            refusals.push(status);
+        }
+    }
+    let is_root = |status: &Status| status.message().contains("root file system of task");
+    assert!(refusals.iter().any(is_root), "{refusals:#?}");
+    drop(filling);
+    assert_recovers(&node);
+    for (free, id) in &created {
+        if cri.status(id).expect("it has a status").state() == ContainerState::ContainerRunning {
+            assert_eq!(cri.sh(id, "touch /x && echo written"), "written", "{free}");
+        }
+    }
+    assert_eq!(pod.run_shell("echo more", |_| {}), "more");
 }
 
 #[test]

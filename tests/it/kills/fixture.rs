@@ -153,6 +153,12 @@ impl KillFixture {
         self.assert_undisturbed(at);
     }
 
+    /// Makes containerd, behind its proxy, fail these calls from now on as if its disk were full; none without parts of their
+    /// paths.
+    pub(super) fn set_full(&self, parts: &[&str]) {
+        self.proxied_containerd.as_ref().expect("the fixture has a proxy").1.set_full(parts);
+    }
+
     /// Kills another process of the node during `act`, which must succeed all the same.
     #[track_caller]
     pub(super) fn child_killed_during<T>(&self, at: &[(Step, u32)], act: impl FnOnce() -> T) -> T {

@@ -44,9 +44,12 @@ pub(super) const TASK_END_CASES: &[KillCase] = &[
 /// With a short shim timeout.
 pub(super) const HUNG: &[KillCase] = &[KillCase::of(hang, Operation::KillHungShim)];
 
-/// With a containerd that retains exits.
-pub(super) const KEPT_EXITS: &[KillCase] =
-    &[KillCase::at(start, &[(ExitKept, 1)]), KillCase::at(stop, &[(ExitForgotten, 1)])];
+/// With a containerd that retains exits, behind a proxy.
+pub(super) const KEPT_EXITS: &[KillCase] = &[
+    KillCase::at(start, &[(ExitKept, 1)]),
+    KillCase::at(stop, &[(ExitForgotten, 1)]),
+    KillCase::at(remove_unrecorded, &[(ExitNoted, 1)]),
+];
 
 /// An image as a volume, so that creation and start take every step.
 fn image_volume(fixture: &KillFixture) -> Mount {
@@ -331,6 +334,25 @@ fn remove(fixture: &KillFixture, kill: KillPoint) {
     fixture.node.cri().remove(&id).expect("it can be sent again");
     assert_eq!(fixture.node.cri().containers().expect("they can be listed").len(), 1, "{kill:?}");
     fixture.node.cri().remove(&id).expect("a removal is idempotent");
+    drop(pod);
+    fixture.assert_nothing_left(kill);
+}
+
+/// containerd cannot store the exit of the container that is removed.
+fn remove_unrecorded(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("unrecorded");
+    let id = pod.start_shell("main", "exec sleep 1000");
+    fixture.set_full(&["Containers/Update"]);
+    fixture.node.cri().stop(&id, 0).expect("it can be stopped");
+    fixture.killed_during(kill, || fixture.node.cri().remove(&id));
+    let status = fixture.node.cri().status(&id).expect("it has a status");
+    assert_eq!(
+        (status.state(), status.exit_code),
+        (ContainerState::ContainerExited, 137),
+        "{kill:?}: {status:?}"
+    );
+    fixture.set_full(&[]);
+    fixture.node.cri().remove(&id).expect("it can be sent again");
     drop(pod);
     fixture.assert_nothing_left(kill);
 }

@@ -45,18 +45,24 @@ fn had_space(written: io::Result<()>) -> io::Result<bool> {
 /// # Errors
 /// If there is no such directory.
 pub(crate) fn reserved_blocks(dir: &Path) -> io::Result<u64> {
-    let device = fs::metadata(dir)?.dev();
-    let device = format!("/sys/dev/block/{}:{}", major(device), minor(device));
-    // Only ext4 has such a file, and only file systems on block devices have such a link.
-    let Ok(target) = fs::read_link(device) else { return Ok(0) };
-    let Some(name) = target.file_name() else { return Ok(0) };
-    let reserved = fs::read_to_string(Path::new("/sys/fs/ext4").join(name).join("reserved_clusters"));
-    Ok(reserved.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0))
+    Ok(reserved_on(Path::new("/sys"), fs::metadata(dir)?.dev()))
+}
+
+/// Those of the file system of a device, by this `sysfs`.
+fn reserved_on(sys: &Path, device: u64) -> u64 {
+    // Only file systems on block devices have such a link, and only ext4 has such a file.
+    let link = sys.join(format!("dev/block/{}:{}", major(device), minor(device)));
+    let name = fs::read_link(link).ok().and_then(|target| Some(target.file_name()?.to_owned()));
+    let file = name.map(|name| sys.join("fs/ext4").join(name).join("reserved_clusters"));
+    let reserved = file.and_then(|file| fs::read_to_string(file).ok());
+    reserved.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+
+    use nix::sys::stat::makedev;
 
     use super::*;
 
@@ -83,7 +89,26 @@ mod tests {
             assert_eq!(had_space(own), Ok(true), "{own}");
         }
         for fault in [Errno::EIO, Errno::EROFS, Errno::EACCES] {
-            assert_eq!(had_space(fault), Err(Some(fault as i32)), "{fault}");
+            assert_eq!(had_space(fault), Err(io::Error::from(fault).raw_os_error()), "{fault}");
         }
+    }
+
+    #[test]
+    fn what_ext4_keeps_for_itself_is_found_by_the_device() {
+        let sys = tempfile::tempdir().unwrap();
+        let sys = sys.path();
+        fs::create_dir_all(sys.join("dev/block")).unwrap();
+        for (device, name) in [("254:1", "vda1"), ("254:2", "vda2")] {
+            symlink(format!("../../devices/virtual/{name}"), sys.join("dev/block").join(device)).unwrap();
+        }
+        let ext4 = sys.join("fs/ext4/vda1");
+        fs::create_dir_all(&ext4).unwrap();
+        fs::write(ext4.join("reserved_clusters"), "4096\n").unwrap();
+        assert_eq!(reserved_on(sys, makedev(254, 1)), 4096);
+        // One of another kind, and one without a device.
+        assert_eq!(reserved_on(sys, makedev(254, 2)), 0);
+        assert_eq!(reserved_on(sys, makedev(0, 21)), 0);
+        fs::write(ext4.join("reserved_clusters"), "none").unwrap();
+        assert_eq!(reserved_on(sys, makedev(254, 1)), 0);
     }
 }
