@@ -1,5 +1,6 @@
-# The directory of the default configuration.
+# The directories of the default configuration.
 run=/run/switchyard
+state=/var/lib/switchyard
 
 # is_running PID: whether the process exists and is no zombie.
 is_running() {
@@ -19,11 +20,43 @@ bundles() {
     done
 }
 
-# running_pids: the main processes of the containers that run.
+# processes PATTERN: those whose command line, with a space after each word, matches.
+processes() {
+    for dir in /proc/[0-9]*; do
+        if { tr '\0' ' ' <"$dir/cmdline"; } 2>/dev/null | grep -q -e "$1"; then
+            echo "${dir#/proc/}"
+        fi
+    done
+}
+
+# managed: the managed containerd and logkeeper. No file says so, since those of the run directory may be lost.
+managed() {
+    processes "^[^ ]* logkeeper --socket $run/"
+    processes "^[^ ]* --config $state/containerd/config\.toml \$"
+}
+
+# shims: those of the managed containerd.
+shims() {
+    processes "^[^ ]*containerd-shim.* -address $run/containerd/"
+}
+
+# running_pids: the main processes of the containers that run; if the files that name them are lost, what the shims have started.
 running_pids() {
-    bundles | while read -r dir; do
-        pid=$(cat "$dir/init.pid" 2>/dev/null) || pid=
-        if [ -n "$pid" ] && is_running "$pid"; then
+    pids=$(bundles | while read -r dir; do
+        pid=$(cat "$dir/init.pid" 2>/dev/null) || continue
+        echo "$pid"
+    done)
+    if [ -z "$pids" ]; then
+        shims=" $(shims | tr '\n' ' ')"
+        for dir in /proc/[0-9]*; do
+            parent=$(sed 's/.*) . \([0-9]*\) .*/\1/' "$dir/stat" 2>/dev/null) || continue
+            case $shims in
+                *" $parent "*) pids="$pids ${dir#/proc/}" ;;
+            esac
+        done
+    fi
+    for pid in $pids; do
+        if is_running "$pid"; then
             echo "$pid"
         fi
     done

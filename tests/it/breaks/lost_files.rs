@@ -1,8 +1,10 @@
 //! Files of a node are lost while its containers run on: containerd's database, or those of the run directory.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::process::Command;
 
 use nix::unistd::Pid;
 use switchyard_proto::cri::v1::ContainerState;
@@ -24,6 +26,21 @@ fn assert_runs(node: &TestNode, command: &str, expected: bool) {
 
 fn daemon_log(node: &TestNode) -> String {
     fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log")
+}
+
+/// The processes of the node that a function of the package's scripts finds.
+fn found_by_package(node: &TestNode, function: &str) -> Vec<i32> {
+    let functions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/debian/common.sh");
+    let script = format!(
+        ". {}; run={} state={}; {function}",
+        functions.display(),
+        node.root().run().display(),
+        node.root().state().display()
+    );
+    let output = Command::new("sh").args(["-ec", &script]).output().expect("every node has a shell");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("it prints numbers");
+    text.lines().map(|pid| pid.parse().expect("it prints a number on each line")).collect()
 }
 
 /// Deletes the files and sockets of a directory, and leaves its directories, FIFOs and mounts.
@@ -88,7 +105,12 @@ fn daemon_replaces_the_processes_of_its_predecessor_whose_pid_files_are_deleted(
     pod.wait_log("ran", |lines| !lines.is_empty());
     let old = ["containerd", "logkeeper"].map(|name| managed(&node, name));
     node.daemon().kill9();
+    let container = processes::running(node.root().path(), COMMANDS[0]).expect("it runs").pid;
+    assert_eq!(found_by_package(&node, "running_pids"), [container]);
     delete_files(&node.root().run());
+    // A purge refuses to end the container, and ends the others.
+    assert_eq!(found_by_package(&node, "running_pids"), [container]);
+    assert_eq!(BTreeSet::from_iter(found_by_package(&node, "managed")), BTreeSet::from(old));
 
     node.daemon().restart();
     for pid in old {
