@@ -125,7 +125,8 @@ fn claim(path: &Path) -> Result<(), DetachError> {
     lock.lock().map_err(fail)?;
     let own = i32::try_from(std::process::id()).ok().and_then(ProcessId::of);
     let own = own.ok_or_else(|| fail(io::Error::other("this process is not in /proc")))?;
-    if let Some(process) = read_pid_file(path).filter(|process| *process != own && process.is_alive()) {
+    let named = read_pid_file(path).map_err(fail)?;
+    if let Some(process) = named.filter(|process| *process != own && process.is_alive()) {
         return Err(DetachError::AlreadyRunning { path: path.to_owned(), process });
     }
     // Without a file to overwrite, the first error is the one that helps.
@@ -159,9 +160,15 @@ fn overwrite(path: &Path, own: ProcessId) -> io::Result<()> {
 }
 
 /// The process in a pid file, whether or not it runs; `None` if the file does not exist or names no process.
-#[must_use]
-pub fn read_pid_file(path: &Path) -> Option<ProcessId> {
-    fs::read_to_string(path).ok()?.parse().ok()
+///
+/// # Errors
+/// If it cannot be read: it may name a process that runs.
+pub fn read_pid_file(path: &Path) -> io::Result<Option<ProcessId>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).parse().ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -180,7 +187,23 @@ mod tests {
         for before in [format!("{ended}\n"), format!("{ended}                    \n"), "1 2\n".to_owned()] {
             fs::write(&path, &before).unwrap();
             claim(&path).unwrap();
-            assert_eq!(read_pid_file(&path), Some(own), "after {before:?}");
+            assert_eq!(read_pid_file(&path).unwrap(), Some(own), "after {before:?}");
         }
+    }
+
+    #[test]
+    fn pid_file_that_cannot_be_read_may_name_a_process_and_a_damaged_one_names_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program.pid");
+        assert_eq!(read_pid_file(&path).unwrap(), None);
+        for damaged in [&b""[..], b"\0\0", b"\xff\xfe", b"1\n"] {
+            fs::write(&path, damaged).unwrap();
+            assert_eq!(read_pid_file(&path).unwrap(), None, "{damaged:?}");
+        }
+        // As on a disk that fails, there is something that cannot be read.
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(read_pid_file(&path).is_err());
+        assert!(matches!(claim(&path), Err(DetachError::File { .. })), "another one may run");
     }
 }

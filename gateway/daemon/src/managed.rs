@@ -302,19 +302,26 @@ async fn wait_hang(
     }
 }
 
-/// The live process in the pid file, or else a new one, which `restarts` counts.
+/// The live process in the pid file, or else a new one, which `restarts` counts. Nothing is ended or started if the file
+/// cannot be read, because it may name a process that serves.
 async fn adopt_or_start(
     program: &Program,
     requests: &mut RestartRequests,
     restarts: Option<&IntCounter>,
 ) -> Result<(Running, bool), String> {
-    let named = || read_pid_file(&program.pid_file).filter(ProcessId::is_alive);
-    if let Some(process) = named() {
+    let named = || match read_pid_file(&program.pid_file) {
+        Ok(process) => Ok(process.filter(ProcessId::is_alive)),
+        Err(error) => Err(format!(
+            "{} cannot be read: {error}: it may name a process that serves, which is adopted once it can be read",
+            program.pid_file.display()
+        )),
+    };
+    if let Some(process) = named()? {
         return Ok((Running { process, child: None }, true));
     }
     for process in predecessors::running(program).await? {
         // A predecessor may have been starting it meanwhile: the pid file is written before the command runs.
-        if let Some(process) = named() {
+        if let Some(process) = named()? {
             return Ok((Running { process, child: None }, true));
         }
         predecessors::end(program, process).await?;

@@ -56,14 +56,14 @@ impl DaemonBinary {
 
     fn managed(&self) -> [ProcessId; 2] {
         ["run/containerd/containerd.pid", "run/logkeeper/logkeeper.pid"]
-            .map(|file| read_pid_file(&self.path(file)).unwrap())
+            .map(|file| read_pid_file(&self.path(file)).unwrap().unwrap())
     }
 }
 
 impl Drop for DaemonBinary {
     fn drop(&mut self) {
         for file in ["run/containerd/containerd.pid", "run/logkeeper/logkeeper.pid"] {
-            if let Some(process) = read_pid_file(&self.path(file)) {
+            if let Ok(Some(process)) = read_pid_file(&self.path(file)) {
                 drop(Killed(process));
             }
         }

@@ -223,6 +223,35 @@ async fn process_that_no_pid_file_names_any_more_is_ended_and_replaced() {
 }
 
 #[tokio::test]
+async fn process_whose_pid_file_cannot_be_read_is_left_alone_until_it_can_be() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("answers"), "").unwrap();
+    let begun = dir.path().join("begun");
+    let script = format!("echo begun >> {}; while :; do sleep 0.1; done", begun.display());
+    let program = shell(&dir, &script);
+    let mut supervisor = Supervisor::start(program.clone());
+    let (process, _) = supervisor.up(None).await;
+    let _process = Killed(process);
+    // The process may be up before it writes its pid file and executes the program.
+    wait_content(&begun, "begun\n").await;
+    supervisor.stop().await;
+    // As on a disk that fails, there is something that cannot be read.
+    let kept = dir.path().join("kept");
+    fs::rename(&program.pid_file, &kept).unwrap();
+    fs::create_dir(&program.pid_file).unwrap();
+
+    let mut next = Supervisor::start(program.clone());
+    let why = next.down().await;
+    assert!(why.contains(&format!("{} cannot be read", program.pid_file.display())), "{why}");
+    assert!(process.is_alive());
+    fs::remove_dir(&program.pid_file).unwrap();
+    fs::rename(&kept, &program.pid_file).unwrap();
+    assert_eq!(next.up(None).await, (process, true));
+    assert_eq!(fs::read_to_string(&begun).unwrap(), "begun\n");
+    next.stop().await;
+}
+
+#[tokio::test]
 async fn long_log_of_a_running_program_is_rotated() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("answers"), "").unwrap();
@@ -339,11 +368,11 @@ fn concurrent_starters_start_one_program() {
         let comm = fs::read_to_string(format!("/proc/{}/comm", first.id())).unwrap_or_default();
         comm == "sleep\n"
     });
-    let process = read_pid_file(Path::new(&pid_file)).unwrap();
+    let process = read_pid_file(Path::new(&pid_file)).unwrap().unwrap();
     assert_eq!(u32::try_from(process.pid).unwrap(), first.id());
     let second = switchyard(&args);
     assert_eq!(second.status.code(), Some(3), "{}", String::from_utf8_lossy(&second.stderr));
-    assert_eq!(read_pid_file(Path::new(&pid_file)), Some(process));
+    assert_eq!(read_pid_file(Path::new(&pid_file)).unwrap(), Some(process));
     first.kill().unwrap();
     first.wait().unwrap();
 }
@@ -373,7 +402,7 @@ impl ManagedProcesses {
 
 impl Drop for ManagedProcesses {
     fn drop(&mut self) {
-        for process in self.pid_files().iter().filter_map(|file| read_pid_file(file)) {
+        for process in self.pid_files().iter().filter_map(|file| read_pid_file(file).ok().flatten()) {
             drop(Killed(process));
         }
     }

@@ -104,7 +104,7 @@ impl ServedDaemon {
 
 impl Drop for ServedDaemon {
     fn drop(&mut self) {
-        if let Some(process) = read_pid_file(Path::new(&self.path("run/logkeeper/logkeeper.pid"))) {
+        if let Ok(Some(process)) = read_pid_file(Path::new(&self.path("run/logkeeper/logkeeper.pid"))) {
             drop(Killed(process));
         }
     }
@@ -162,7 +162,7 @@ async fn daemon_starts_serves_and_stops_leaving_the_logkeeper() {
     for socket in ["run/cri.sock", "run/admin.sock", "run/admin.addr"] {
         assert!(!Path::new(&node.path(socket)).exists(), "{socket} is left");
     }
-    let logkeeper = read_pid_file(Path::new(&node.path("run/logkeeper/logkeeper.pid"))).unwrap();
+    let logkeeper = read_pid_file(Path::new(&node.path("run/logkeeper/logkeeper.pid"))).unwrap().unwrap();
     assert!(logkeeper.is_alive());
 }
 
