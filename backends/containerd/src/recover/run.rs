@@ -20,7 +20,7 @@ use super::plan::{RecoveryPlan, SandboxPresence};
 use super::process_query::ProcessStates;
 use super::timings::RecoveryTimings;
 use super::{CONCURRENCY, Recovery, claims, garbage};
-use crate::base::error::is_unanswered;
+use crate::base::error::{from_namespaces, is_unanswered};
 use crate::client::process_state::ProcessState;
 use crate::record::{SandboxPhase, owner_of};
 use crate::sandbox::{SandboxChange, SandboxCleanup, SandboxEntry};
@@ -197,6 +197,7 @@ impl Recovery {
         process: ProcessState,
     ) -> Result<RestoredSandbox> {
         let FoundSandbox { phase, mut entry, outdated: _ } = found;
+        let pinned = is_pinned(&entry)?;
         if let ProcessState::Running { pid } | ProcessState::Unanswered { pid } = process {
             entry.lifecycle = entry.lifecycle.after(SandboxChange::InfraStarted(pid));
         }
@@ -207,7 +208,7 @@ impl Recovery {
         }
         let record = &entry.record;
         let infra = entry.infra_pid().is_some() || !record.infra;
-        let facts = SandboxFacts { phase, pinned: is_pinned(&entry), infra };
+        let facts = SandboxFacts { phase, pinned, infra };
         let Some(state) = sandbox_fate(facts) else {
             return Ok(RestoredSandbox::Unfinished(Arc::new(entry)));
         };
@@ -397,6 +398,43 @@ impl Recovery {
 }
 
 /// Whether all namespaces that a sandbox owns are pinned.
-fn is_pinned(entry: &SandboxEntry) -> bool {
-    entry.pins().all(|pin| switchyard_namespaces::is_namespace_file(&pin).unwrap_or(false))
+///
+/// # Errors
+/// If a file system cannot be queried, which says nothing of the pins.
+fn is_pinned(entry: &SandboxEntry) -> Result<bool> {
+    for pin in entry.pins() {
+        if !switchyard_namespaces::is_namespace_file(&pin).map_err(from_namespaces)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use super::*;
+    use crate::base::layout::Layout;
+    use crate::sandbox::SandboxLifecycle;
+
+    #[test]
+    fn sandbox_whose_pins_cannot_be_looked_at_is_not_one_without_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = serde_json::from_str(include_str!("../record/golden/sandbox.json")).unwrap();
+        let dirs = Layout::new(dir.path(), dir.path()).sandbox(SandboxId::random());
+        let entry = SandboxEntry { record, dirs, lifecycle: SandboxLifecycle::NEW };
+        let pins: Vec<_> = entry.pins().collect();
+        assert!(!pins.is_empty() && !is_pinned(&entry).unwrap(), "after a reboot there are none");
+        std::fs::create_dir_all(&entry.dirs.pins).unwrap();
+        for pin in &pins {
+            symlink(Path::new("/proc/self/ns/net"), pin).unwrap();
+        }
+        assert!(is_pinned(&entry).unwrap());
+        std::fs::remove_file(&pins[0]).unwrap();
+        symlink(&pins[0], &pins[0]).unwrap();
+        let error = is_pinned(&entry).unwrap_err();
+        assert!(error.report().contains(&pins[0].display().to_string()), "{}", error.report());
+    }
 }
