@@ -203,6 +203,15 @@ pub fn labelled_snapshots(socket: &Path, namespace: &str, label: &str) -> Vec<St
     snapshots.into_iter().map(|snapshot| snapshot.name).collect()
 }
 
+/// Deletes the object of a container, whose task runs on.
+///
+/// # Panics
+/// When containerd refuses it.
+pub fn lose_container(socket: &Path, namespace: &str, id: &str) {
+    let lost = store::ask(socket, namespace, async |store: Store| store.delete_container(id).await);
+    lost.expect("containerd deletes it");
+}
+
 /// Removes every image, lets containerd collect its garbage, and returns what is still stored: content and
 /// snapshots that belong to no image. Only containerd is asked, not the daemon.
 #[must_use]

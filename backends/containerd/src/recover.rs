@@ -22,8 +22,6 @@
 //! lost_layers  snapshots that a power cut has emptied
 //! ```
 
-use std::collections::BTreeMap;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use switchyard_logkeeper as logkeeper;
@@ -91,51 +89,4 @@ pub(crate) struct Recovery {
     pub(crate) tracker: TaskTracker,
     /// Cancelled when recovery is done; used as a one-shot signal.
     pub(crate) recovered: CancellationToken,
-}
-
-/// The directories in `dir` whose names are ids, by name; none if `dir` does not exist. A directory that cannot be
-/// listed is logged: what is in it belongs to no object that runs, and is found at the next start.
-fn ids_below<I: FromStr>(dir: &std::path::Path) -> BTreeMap<String, I> {
-    let mut ids = BTreeMap::new();
-    let listed = std::fs::read_dir(dir).and_then(|entries| {
-        for entry in entries {
-            let name = entry?.file_name().to_string_lossy().into_owned();
-            if let Ok(id) = name.parse() {
-                ids.insert(name, id);
-            }
-        }
-        Ok(())
-    });
-    match listed {
-        Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(
-                dir = %dir.display(),
-                error = %fault,
-                "cannot list what predecessors left in a directory: trying again at the next start"
-            );
-        }
-        Ok(()) | Err(_) => {}
-    }
-    ids
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    #[test]
-    fn a_directory_that_cannot_be_listed_has_no_garbage_to_remove_now() {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["7", "x", "12"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        let expected = BTreeMap::from([("12".to_owned(), 12), ("7".to_owned(), 7)]);
-        assert_eq!(ids_below::<u32>(dir.path()), expected);
-        assert_eq!(ids_below::<u32>(&dir.path().join("none")), BTreeMap::new());
-        let file = dir.path().join("file");
-        fs::write(&file, "").unwrap();
-        assert_eq!(ids_below::<u32>(&file), BTreeMap::new());
-    }
 }

@@ -8,7 +8,9 @@ use std::process::Command;
 
 use nix::unistd::Pid;
 use switchyard_proto::cri::v1::ContainerState;
+use switchyard_steps::Step;
 use switchyard_tests::host::{eventually, processes};
+use switchyard_tests::leak_scan::{NAMESPACE, lose_container};
 use switchyard_tests::node::TestNode;
 use tonic::Code;
 
@@ -60,6 +62,27 @@ fn delete_files(dir: &Path) {
     }
 }
 
+/// Kills the daemon and its containerd, and loses what that has in its database.
+fn lose_database(node: &TestNode) {
+    node.daemon().kill9();
+    let containerd = node.kill_managed("containerd").as_raw();
+    let has_ended = || processes::find(containerd).is_none_or(|process| process.zombie);
+    assert!(eventually(LIMIT, has_ended), "containerd does not end");
+    let database = node.root().state().join("containerd/root/io.containerd.metadata.v1.bolt/meta.db");
+    fs::File::options().write(true).truncate(true).open(database).expect("containerd has a database");
+}
+
+/// Checks that a daemon that has just begun to serve lists nothing, and has ended tasks before.
+#[track_caller]
+fn assert_ended_at_start(node: &TestNode) {
+    let listed = retry("ListContainers", || node.cri().containers());
+    assert!(listed.is_empty(), "{listed:#?}");
+    let log = daemon_log(node);
+    let ended = log.rfind("ending tasks that containerd lists without a container object");
+    let recovered = log.rfind("recovered what a predecessor left");
+    assert!(ended.is_some() && ended < recovered, "{ended:?} {recovered:?}\n{}", node.daemon().tail());
+}
+
 /// containerd goes on to list the tasks whose shims it finds, and refuses each call about them. Two of them share a
 /// shim. An orchestrator starts other pods for those that are not listed.
 #[test]
@@ -71,28 +94,64 @@ fn tasks_whose_container_objects_are_lost_are_ended_before_the_network_of_their_
         let _id = pod.start_shell(&command.replace(' ', "-"), &format!("exec {command}"));
         assert_runs(&node, command, true);
     }
-    node.daemon().kill9();
-    let containerd = node.kill_managed("containerd").as_raw();
-    let has_ended = || processes::find(containerd).is_none_or(|process| process.zombie);
-    assert!(eventually(LIMIT, has_ended), "containerd does not end");
-    let database = node.root().state().join("containerd/root/io.containerd.metadata.v1.bolt/meta.db");
-    fs::File::options().write(true).truncate(true).open(database).expect("containerd has a database");
+    lose_database(&node);
 
     node.daemon().spawn();
-    let listed = retry("ListContainers", || node.cri().containers());
-    assert!(listed.is_empty(), "{listed:#?}");
+    assert_ended_at_start(&node);
     for command in COMMANDS {
         assert_runs(&node, command, false);
     }
-    let log = daemon_log(&node);
-    let ended = log.rfind("ending tasks that containerd lists without a container object");
-    let recovered = log.rfind("recovered what a predecessor left");
-    assert!(ended.is_some() && ended < recovered, "{ended:?} {recovered:?}\n{}", node.daemon().tail());
     assert_recovers(&node);
     assert_no_leaks_since(&node, &before);
 
     node.cri().pull(&node.image(), None).expect("it can be pulled again");
     assert_eq!(node.pod("again").run_shell("echo again", |_| {}), "again");
+}
+
+/// The disk fails where containerd keeps files of its tasks. They are removed when it does not any more.
+#[test]
+fn tasks_without_container_objects_are_ended_although_their_directories_cannot_be_listed() {
+    let node = TestNode::start();
+    let before = node.leak_scan();
+    let pod = node.pod("unlisted");
+    let _id = pod.start_shell("main", &format!("exec {}", COMMANDS[0]));
+    assert_runs(&node, COMMANDS[0], true);
+    lose_database(&node);
+    let tasks = node.root().state().join("containerd/root/io.containerd.runtime.v2.task");
+    fs::rename(tasks.join(NAMESPACE), tasks.join("kept")).expect("containerd has made it");
+    fs::write(tasks.join(NAMESPACE), "").expect("it can be written");
+
+    node.daemon().spawn();
+    assert_ended_at_start(&node);
+    assert_runs(&node, COMMANDS[0], false);
+    fs::remove_file(tasks.join(NAMESPACE)).expect("it is there");
+    fs::rename(tasks.join("kept"), tasks.join(NAMESPACE)).expect("it is there");
+    assert_recovers(&node);
+    assert_no_leaks_since(&node, &before);
+}
+
+/// A start that was cut off may need any shim, so that none is ended until it is known what became of that start.
+#[test]
+fn task_without_container_object_that_is_not_ended_at_once_is_told_of_and_ended_later() {
+    let node = TestNode::start();
+    let cut_off = node.pod("cut-off");
+    let begun = cut_off.create(&node.container("begun", &["sleep", "1000"]));
+    let pod = node.pod("orphan");
+    let orphan = pod.start_shell("main", &format!("exec {}", COMMANDS[0]));
+    assert_runs(&node, COMMANDS[0], true);
+    node.daemon().kill_at(&[(Step::TaskFifos, 1)]);
+    node.cri().start(&begun).expect_err("nobody answers");
+    node.daemon().wait_killed();
+    let socket = node.root().containerd_socket().expect("containerd runs");
+    lose_container(&socket, NAMESPACE, &orphan);
+
+    node.daemon().restart();
+    let log = daemon_log(&node);
+    let told = log
+        .lines()
+        .find(|line| line.contains("run on: it is not certain yet that their shim serves no other task"));
+    assert!(told.is_some_and(|line| line.contains(&orphan)), "{told:?}\n{}", node.daemon().tail());
+    assert_runs(&node, COMMANDS[0], false);
 }
 
 /// The old containerd and the old logkeeper run and cannot be reached. What the containers have done is not known.

@@ -105,6 +105,11 @@ impl Store {
         Ok(answer.into_inner().containers.into_iter().map(|container| container.id).collect())
     }
 
+    pub(super) async fn delete_container(&self, id: &str) -> Result<(), Status> {
+        let request = api::DeleteContainerRequest { id: id.to_owned() };
+        self.container_service().delete(request).await.map(drop)
+    }
+
     pub(super) async fn tasks(&self) -> Result<Vec<String>, Status> {
         let answer = self.task_service().list(api::ListTasksRequest::default()).await?;
         Ok(answer.into_inner().tasks.into_iter().map(|task| task.id).collect())

@@ -1,9 +1,11 @@
 //! Helpers for file operations: errors that name the file, durable writes, removals that can be cancelled,
 //! and blocking threads.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use switchyard_core::threads::bulk;
@@ -101,6 +103,32 @@ pub(crate) async fn create_private_dir(path: &Path) -> Result<()> {
     blocking(move || create_private_dir_blocking(&path)).await
 }
 
+/// The entries of `dir` whose names are ids, by name; none if `dir` does not exist. A directory that cannot be listed is
+/// logged: it is listed again later, at the latest by the next start. Blocks, for ever if its disk hangs.
+pub(crate) fn ids_below<I: FromStr>(dir: &Path) -> BTreeMap<String, I> {
+    let mut ids = BTreeMap::new();
+    let listed = std::fs::read_dir(dir).and_then(|entries| {
+        for entry in entries {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if let Ok(id) = name.parse() {
+                ids.insert(name, id);
+            }
+        }
+        Ok(())
+    });
+    match listed {
+        Err(fault) if fault.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(
+                dir = %dir.display(),
+                error = %fault,
+                "cannot list a directory: what is left in it of removed containers stays until it can be listed"
+            );
+        }
+        Ok(()) | Err(_) => {}
+    }
+    ids
+}
+
 /// Runs short file operations on a blocking thread. What may take long is [`bulk`] work.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -127,6 +155,20 @@ mod tests {
     use switchyard_core::threads::BULK;
 
     use super::*;
+
+    #[test]
+    fn a_directory_that_cannot_be_listed_has_no_garbage_to_remove_now() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["7", "x", "12"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let expected = BTreeMap::from([("12".to_owned(), 12), ("7".to_owned(), 7)]);
+        assert_eq!(ids_below::<u32>(dir.path()), expected);
+        assert_eq!(ids_below::<u32>(&dir.path().join("none")), BTreeMap::new());
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert_eq!(ids_below::<u32>(&file), BTreeMap::new());
+    }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_small_tree_waits_for_no_bulk_work_and_a_large_one_does() {

@@ -3,17 +3,19 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use containerd_client::services::v1 as api;
 use switchyard_core::backend::RecoveryResult;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::{Error, Result};
 
-use super::ids_below;
 use super::inventory::Snapshots;
 use super::plan::RecoveryPlan;
 use crate::base::config::ContainerdMode;
-use crate::base::fs::{blocking, remove_tree};
+use crate::base::fs::{blocking, ids_below, remove_tree};
+use crate::base::layout::Layout;
 use crate::base::mount::unmount_all;
 use crate::client::{QUICK, call, ignore_not_found};
 use crate::image::lease::{self, LeaseCleanup};
@@ -21,11 +23,29 @@ use crate::image::snapshots::remove_all;
 use crate::recover::Recovery;
 use crate::task::end_log;
 use crate::task::storage::stage::clear_stage;
+use crate::task::storage::volumes::Volumes;
+
+/// How long it may take to list what is on disk.
+const LIST_LIMIT: Duration = Duration::from_secs(30);
+
+/// What there is on disk, of containers that exist and of others.
+#[derive(Debug, Default)]
+struct FilesOnDisk {
+    /// Mount points of views of images.
+    views: Vec<PathBuf>,
+    /// Sandboxes and tasks that have directories, by the names of these.
+    sandboxes: BTreeMap<String, SandboxId>,
+    tasks: BTreeMap<String, TaskId>,
+    /// Directories of volumes that were being filled or removed.
+    volumes: Vec<PathBuf>,
+}
 
 /// What predecessors left and no container object refers to. It was listed before requests were served, so
 /// nothing that this daemon created is in it.
 #[derive(Debug)]
 pub(super) struct StartupGarbage {
+    /// The disks could be listed.
+    listed: bool,
     /// Mount points of views of images.
     views: Vec<PathBuf>,
     /// The keys of views, and of active snapshots of unpackings that were cut off, by snapshotter.
@@ -37,9 +57,29 @@ pub(super) struct StartupGarbage {
 }
 
 impl StartupGarbage {
-    /// Whether a process may run of what has no container object: it has directories of a sandbox or task.
+    /// Whether a process may run of what has no container object: it has directories of a sandbox or task, as far as is
+    /// known.
     pub(super) fn may_run(&self) -> bool {
-        !self.sandboxes.is_empty() || !self.tasks.is_empty()
+        !self.listed || !self.sandboxes.is_empty() || !self.tasks.is_empty()
+    }
+}
+
+impl FilesOnDisk {
+    /// Lists them. Blocks, for ever if a disk hangs.
+    fn list(layout: &Layout, volumes: &Volumes) -> Self {
+        let mut sandboxes = ids_below(&layout.all_sandbox_run());
+        sandboxes.extend(ids_below(&layout.all_pins()));
+        sandboxes.extend(ids_below(&layout.all_sandbox_state()));
+        let mut tasks = ids_below(&layout.all_task_run());
+        tasks.extend(ids_below(&layout.all_stages()));
+        tasks.extend(ids_below(&layout.all_task_state()));
+        let views = std::fs::read_dir(layout.views()).into_iter().flatten().flatten();
+        Self {
+            views: views.map(|entry| entry.path()).collect(),
+            sandboxes,
+            tasks,
+            volumes: volumes.unpublished(),
+        }
     }
 }
 
@@ -58,19 +98,12 @@ impl Recovery {
         // An unfinished download that stays is continued by the next pull of its layer. It is not queued: by then it
         // may be the download of such a pull.
         warn_if_kept("downloads", self.abort_downloads().await);
-        let layout = &self.context.layout;
-        let mut sandboxes = ids_below::<SandboxId>(&layout.all_sandbox_state());
-        sandboxes.extend(ids_below::<SandboxId>(&layout.all_sandbox_run()));
-        sandboxes.extend(ids_below::<SandboxId>(&layout.all_pins()));
+        let on_disk = self.list_files().await;
+        let listed = on_disk.is_some();
+        let FilesOnDisk { views, mut sandboxes, tasks, volumes } = on_disk.unwrap_or_default();
         sandboxes.extend(bridge_holders.into_iter().map(|id| (id.to_string(), id)));
-        let mut tasks = ids_below::<TaskId>(&layout.all_task_state());
-        tasks.extend(ids_below::<TaskId>(&layout.all_task_run()));
-        tasks.extend(ids_below::<TaskId>(&layout.all_stages()));
-        let views = match std::fs::read_dir(layout.views()) {
-            Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
-            Err(_) => Vec::new(),
-        };
         StartupGarbage {
+            listed,
             views,
             snapshots: snapshots.stale(&self.client),
             sandboxes: sandboxes
@@ -78,15 +111,34 @@ impl Recovery {
                 .filter(|(name, _)| !all.contains(name))
                 .map(|(_, id)| id)
                 .collect(),
-            volumes: self.storage.volumes.unpublished(),
             tasks: tasks.into_iter().filter(|(name, _)| !all.contains(name)).map(|(_, id)| id).collect(),
+            volumes,
         }
+    }
+
+    /// Lists what is on disk; `None`, and logged, if a disk does not answer.
+    async fn list_files(&self) -> Option<FilesOnDisk> {
+        let layout = self.context.layout.clone();
+        let volumes = Arc::clone(&self.storage.volumes);
+        let list = blocking(move || Ok(FilesOnDisk::list(&layout, &volumes)));
+        let failed = match tokio::time::timeout(LIST_LIMIT, list).await {
+            Ok(Ok(files)) => return Some(files),
+            Ok(Err(error)) => error.report(),
+            Err(_) => format!("the disk does not answer within {LIST_LIMIT:?}"),
+        };
+        tracing::warn!(
+            error = failed,
+            state = %self.context.layout.state().display(),
+            run = %self.context.layout.run().display(),
+            "cannot list the files that predecessors left: trying again at the next start"
+        );
+        None
     }
 
     /// Removes the garbage. What cannot be removed is logged, and found again at the next start. `known` are
     /// the ids of the tasks that have a container object.
     pub(super) async fn clear_garbage(&self, garbage: StartupGarbage, known: &HashSet<TaskId>) {
-        let StartupGarbage { views, snapshots, sandboxes, tasks, volumes } = garbage;
+        let StartupGarbage { listed: _, views, snapshots, sandboxes, tasks, volumes } = garbage;
         warn_if_kept("views of images", self.remove_stale_views(views, snapshots).await);
         for id in sandboxes {
             warn_if_kept("files of a sandbox", self.clear_sandbox_dirs(id).await);

@@ -6,7 +6,7 @@
 //! nothing of a container counts as removed before its bundle is.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use switchyard_core::Result;
@@ -15,7 +15,7 @@ use switchyard_namespaces::tasks::unmount_tree;
 use crate::base::config::ContainerdMode;
 use crate::base::container_id::ContainerId;
 use crate::base::error::from_namespaces;
-use crate::base::fs::{io_error, remove_tree};
+use crate::base::fs::{blocking, ids_below, remove_tree};
 use crate::shims::Shims;
 
 /// How long containerd may take to remove a bundle after it has reported the task as deleted. It gives its
@@ -65,13 +65,21 @@ impl Shims {
 
     /// Terminates the shim of a container that containerd does not know, and removes its bundle. Idempotent.
     pub(crate) async fn clear_bundle(&self, id: &ContainerId) -> Result<()> {
+        if self.bundles().is_some() {
+            self.end_shims_of(id).await?;
+        }
+        self.remove_bundle(id).await
+    }
+
+    /// Removes the bundle of a container that has no shim, and what the runtime stores of it. Idempotent.
+    pub(super) async fn remove_bundle(&self, id: &ContainerId) -> Result<()> {
         let Some(bundle) = self.bundles().map(|bundles| bundles.join(&**id)) else { return Ok(()) };
-        self.end_shims_of(id).await?;
         unmount_tree(bundle.clone()).await.map_err(from_namespaces)?;
         self.trees.remove(&bundle).await?;
-        self.trees.remove(&self.work_dirs().join(&**id)).await?;
         let namespace = &self.context.settings().containerd.namespace;
-        remove_tree(&self.context.settings().run.join("oci").join(namespace).join(&**id)).await
+        remove_tree(&self.context.settings().run.join("oci").join(namespace).join(&**id)).await?;
+        // Last, because its disk may fail.
+        self.trees.remove(&self.work_dirs().join(&**id)).await
     }
 
     /// Terminates the shim that was started for a container, unless it serves other containers of its pod.
@@ -83,23 +91,12 @@ impl Shims {
     }
 
     /// The ids of the containers of which a managed containerd has a bundle, or the directory beside it, which stays
-    /// if its disk could not be written when the bundle was removed.
-    pub(crate) fn list_bundles(&self) -> Result<BTreeSet<ContainerId>> {
+    /// if its disk could not be written when the bundle was removed. Names that are no ids are left out: containerd
+    /// renames a bundle to a hidden name before it removes it, and other entries are not ours to remove. So is a
+    /// directory that cannot be listed.
+    pub(super) async fn list_bundles(&self) -> Result<BTreeSet<ContainerId>> {
         let Some(bundles) = self.bundles() else { return Ok(BTreeSet::new()) };
-        let mut ids = container_ids(&bundles)?;
-        ids.extend(container_ids(&self.work_dirs())?);
-        Ok(ids)
+        let dirs = [bundles, self.work_dirs()];
+        blocking(move || Ok(dirs.iter().flat_map(|dir| ids_below(dir).into_values()).collect())).await
     }
-}
-
-/// The names in a directory that are ids of containers; none if there is no directory.
-fn container_ids(dir: &Path) -> Result<BTreeSet<ContainerId>> {
-    let entries = match std::fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
-        Err(fault) => return Err(io_error("list", dir, fault)),
-    };
-    // Names that are no ids are skipped: containerd renames a bundle to a hidden name before it removes it, and
-    // other entries are not ours to remove.
-    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }

@@ -11,7 +11,8 @@
 //! A task that a managed containerd lists without a container object is an orphan task, and not known: the object
 //! is made before the task and deleted after it, so it was lost, with containerd's database. containerd refuses
 //! each call about such a task, so only its shim can be ended. The scan of a starting daemon, which removes nothing
-//! itself yet, ends it at once: the network of its sandbox is removed after that, and nothing starts beside it.
+//! itself yet, ends it at once: the network of its sandbox is removed after that, and nothing starts beside it. While it
+//! is not certain that its shim serves no known task, it runs on, which is logged, and a later scan ends it.
 //!
 //! Terminating a shim by mistake kills every container that it serves. A shim that serves a whole pod
 //! outlives the container that it was started for, and from then on only its children show what it serves. It
@@ -20,10 +21,13 @@
 //! children have changed since the scan.
 
 use std::collections::{BTreeSet, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use containerd_client::types::v1 as process;
+use futures::{Stream, StreamExt, stream};
+use switchyard_cgroup::Group;
 use switchyard_core::{Error, Result};
 use switchyard_process::Stat;
 use tokio::sync::watch;
@@ -39,8 +43,10 @@ use crate::shims::Shims;
 use crate::shims::processes::{ShimProcess, terminate};
 use crate::shims::scan_schedule::{ScanOutcome, ScanSchedule};
 
-/// How long the scan of a starting daemon may take. Each shim that does not end takes five seconds.
+/// How long the scan of a starting daemon may take. A shim that does not end takes five seconds.
 const START_LIMIT: Duration = Duration::from_secs(30);
+/// How many shims are terminated at the same time.
+const CONCURRENCY: usize = 16;
 
 /// A task; see the module's documentation for which are known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,7 +144,11 @@ impl Shims {
         loop {
             let mut outcome = previous.outcome();
             if matches!(self.health.current(), Contact::Up { .. }) {
-                match self.scan_orphans(&previous, ScanTime::Serving).await {
+                let scan = tokio::select! {
+                    scan = self.scan_orphans(&previous, ScanTime::Serving) => scan,
+                    () = stop.cancelled() => return,
+                };
+                match scan {
                     Ok(scan) => (outcome, previous, warned) = (scan.outcome(), scan, false),
                     Err(error) => {
                         outcome = ScanOutcome::Failed;
@@ -161,7 +171,8 @@ impl Shims {
     }
 
     /// Ends the shims that are orphans for certain, with what they run, before requests are served. Recovery has filled
-    /// the tables by then. What this does not achieve within [`START_LIMIT`] is left to the later scans.
+    /// the tables by then. What this does not achieve within [`START_LIMIT`], or is not certain of, is left to the later
+    /// scans, and logged.
     pub(crate) async fn end_orphans_at_start(&self) {
         let first = OrphanScan::default();
         let scan = self.scan_orphans(&first, ScanTime::AtStart);
@@ -182,14 +193,14 @@ impl Shims {
         // Processes first, tasks later: the scan then contains no shim that was started after the tasks were
         // listed.
         let shims = self.find_shims().await?;
-        let bundles = self.list_bundles()?;
         let busy = self.ids_in_progress();
-        let ListedTasks { known: tasks, orphans } = self.list_tasks(None).await?;
+        let tasks = self.list_tasks(None).await?;
         let managed = self.is_managed();
         let mut suspect = OrphanScan::default();
-        let OrphanShims { shims, conclusive } = orphan_shims(shims, &tasks, &busy);
+        let mut certain = Vec::new();
+        let OrphanShims { shims, conclusive } = orphan_shims(shims, &tasks.known, &busy);
         for shim in shims {
-            let served_orphans = served(&shim, &orphans);
+            let served_orphans = served(&shim, &tasks.orphans);
             let facts = OrphanFacts {
                 time,
                 conclusive,
@@ -199,40 +210,69 @@ impl Shims {
                 again: previous.shims.iter().any(|seen| seen.process == shim.process),
                 busy: busy.contains(&*shim.id),
             };
-            let certain = is_certain(facts) && self.is_unknown_to_containerd(&shim.id).await;
-            if certain {
+            if is_certain(facts) && self.is_unknown_to_containerd(&shim.id).await {
                 warn_of_end(&shim, &served_orphans);
+                certain.push(shim);
+                continue;
             }
-            // A shim whose cleanup fails stays suspect for the next scan; the others are dealt with
-            // meanwhile.
-            if (certain && !log_failed_cleanup(&shim.id, self.terminate_and_clear_shim(&shim).await))
-                || ((managed || shim.bundle_deleted) && !certain)
-            {
+            if facts.serves_orphan && time == ScanTime::AtStart {
+                warn_of_delay(&shim, &served_orphans);
+            }
+            if managed || shim.bundle_deleted {
                 suspect.shims.push(shim);
             }
         }
-        // The bundle of an orphan task is left until containerd does not list it any more: until then it may run.
-        let listed = |id: &ContainerId| tasks.iter().chain(&orphans).any(|task| task.id == **id);
-        for id in bundles.into_iter().filter(|id| !listed(id)) {
-            let with_shim = suspect.shims.iter().any(|shim| shim.id == id);
-            let certain = previous.bundles.contains(&id)
-                && !busy.contains(&*id)
-                && !with_shim
-                && self.is_unknown_to_containerd(&id).await;
-            if certain {
-                tracing::warn!(%id, "removing an orphan bundle: containerd does not know its task");
-            }
-            if !certain || !log_failed_cleanup(&id, self.clear_bundle(&id).await) {
-                suspect.bundles.insert(id);
+        // All of them before the first bundle, whose removal may take long.
+        let mut ended = BTreeSet::new();
+        let mut ends = pin!(terminate_all(certain));
+        while let Some((shim, groups)) = ends.next().await {
+            let cleared = match groups {
+                Ok(groups) => self.remove_cgroups(&shim.id, groups).await,
+                Err(error) => Err(error),
+            };
+            if log_failed_cleanup(&shim.id, cleared) {
+                ended.insert(shim.id);
+            } else {
+                suspect.shims.push(shim);
             }
         }
+        suspect.bundles = self.clear_bundles(ended, &suspect.shims, &tasks, previous, time).await?;
         Ok(suspect)
     }
 
-    /// Terminates a shim with what it runs and removes its bundle.
-    async fn terminate_and_clear_shim(&self, shim: &ShimProcess) -> Result<()> {
-        self.terminate_shim(shim.clone()).await?;
-        self.clear_bundle(&shim.id).await
+    /// The second part of a scan: removes the bundles of shims that were `ended`, and those of which two scans found no
+    /// task. Returns the others that may have none. `suspect` are the shims that were left.
+    async fn clear_bundles(
+        &self,
+        ended: BTreeSet<ContainerId>,
+        suspect: &[ShimProcess],
+        tasks: &ListedTasks,
+        previous: &OrphanScan,
+        time: ScanTime,
+    ) -> Result<BTreeSet<ContainerId>> {
+        let found = match time {
+            // It is the first scan, so nothing is certain of other bundles.
+            ScanTime::AtStart => BTreeSet::new(),
+            ScanTime::Serving => self.list_bundles().await?,
+        };
+        let busy = self.ids_in_progress();
+        // The bundle of an orphan task is left until containerd does not list it any more: until then it may run.
+        let listed = |id: &ContainerId| tasks.known.iter().chain(&tasks.orphans).any(|task| task.id == **id);
+        let mut left = BTreeSet::new();
+        for id in found.iter().filter(|id| !listed(id) && !ended.contains(*id)).chain(&ended) {
+            let with_shim = suspect.iter().any(|shim| shim.id == *id);
+            let certain = (ended.contains(id) || previous.bundles.contains(id))
+                && !busy.contains(&**id)
+                && !with_shim
+                && self.is_unknown_to_containerd(id).await;
+            if certain && !ended.contains(id) {
+                tracing::warn!(%id, "removing an orphan bundle: containerd does not know its task");
+            }
+            if !certain || !log_failed_cleanup(id, self.remove_bundle(id).await) {
+                left.insert(id.clone());
+            }
+        }
+        Ok(left)
     }
 
     /// Asks containerd for one task by its id: since containerd 2.0 the list of tasks lacks those whose shims
@@ -310,11 +350,25 @@ impl Shims {
     /// `Unavailable`, and nothing is done, if the shim has started another child since it was scanned.
     pub(crate) async fn terminate_shim(&self, shim: ShimProcess) -> Result<()> {
         let id = shim.id.clone();
-        for group in blocking(move || terminate(&shim)).await? {
-            self.cgroups.remove_cgroup(&id, Some(group), Vec::new()).await?;
+        let groups = blocking(move || terminate(&shim)).await?;
+        self.remove_cgroups(&id, groups).await
+    }
+
+    async fn remove_cgroups(&self, id: &ContainerId, groups: HashSet<Group>) -> Result<()> {
+        for group in groups {
+            self.cgroups.remove_cgroup(id, Some(group), Vec::new()).await?;
         }
         Ok(())
     }
+}
+
+/// Terminates shims with their children, several at a time. Returns the cgroups of the children of each.
+fn terminate_all(shims: Vec<ShimProcess>) -> impl Stream<Item = (ShimProcess, Result<HashSet<Group>>)> {
+    let ends = shims.into_iter().map(|shim| async move {
+        let ended = shim.clone();
+        (shim, blocking(move || terminate(&ended)).await)
+    });
+    stream::iter(ends).buffer_unordered(CONCURRENCY)
 }
 
 /// Whether the cleanup of an orphan succeeded; a failure is logged.
@@ -347,6 +401,16 @@ fn warn_of_end(shim: &ShimProcess, orphans: &[&str]) {
             "ending tasks that containerd lists without a container object, as after the loss of its database"
         );
     }
+}
+
+/// Says that a shim is not ended yet although it serves tasks that are to be ended, before anything starts beside them.
+fn warn_of_delay(shim: &ShimProcess, orphans: &[&str]) {
+    tracing::warn!(
+        pid = shim.process.pid,
+        tasks = orphans.join(", "),
+        "tasks that containerd lists without a container object run on: it is not certain yet that their shim serves no other task; \
+         they are ended while requests are served"
+    );
 }
 
 /// The ids of those of these tasks that a shim serves. Pure.

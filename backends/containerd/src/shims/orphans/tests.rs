@@ -179,6 +179,36 @@ fn a_number_that_another_process_bears_by_now_is_not_killed() {
     assert!(stranger.0.try_wait().unwrap().is_none(), "a stranger was killed");
 }
 
+#[tokio::test]
+async fn shims_that_take_long_to_end_do_so_at_the_same_time() {
+    const SHIMS: usize = 4;
+    let dir = tempfile::tempdir().unwrap();
+    // Each ends when all have got SIGTERM; one after the other, they would be killed.
+    let told = (0..SHIMS).map(|other| format!("[ -e told-{other} ]")).collect::<Vec<_>>().join(" && ");
+    let mut processes: Vec<_> = (0..SHIMS)
+        .map(|number| {
+            let script = format!(
+                "trap ': > told-{number}' TERM; : > ready-{number}; until {told}; do :; done; exit 7"
+            );
+            Command::new("sh").args(["-c", &script]).current_dir(dir.path()).spawn().unwrap()
+        })
+        .collect();
+    while !(0..SHIMS).all(|number| dir.path().join(format!("ready-{number}")).exists()) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let shims = processes.iter().map(|process| ShimProcess {
+        process: ProcessId::of(i32::try_from(process.id()).unwrap()).unwrap(),
+        id: AA.parse().unwrap(),
+        children: Vec::new(),
+        bundle_deleted: true,
+    });
+    let ended: Vec<_> = terminate_all(shims.collect()).collect().await;
+    assert!(ended.len() == SHIMS && ended.iter().all(|(_, groups)| groups.is_ok()), "{ended:?}");
+    for process in &mut processes {
+        assert_eq!(process.wait().unwrap().code(), Some(7), "it was killed");
+    }
+}
+
 #[test]
 fn a_shim_that_has_begun_something_since_it_was_looked_at_is_left_alone() {
     let mut parent = Command::new("sh").args(["-c", "sleep 1000; :"]).spawn().unwrap();

@@ -71,7 +71,7 @@ impl Volumes {
         self.transient_dir().join(format!("{id}-{number}"))
     }
 
-    /// The directories below `.passing`: unfinished drafts and unfinished removals.
+    /// The directories below `.passing`: unfinished drafts and unfinished removals. Blocks.
     pub(crate) fn unpublished(&self) -> Vec<PathBuf> {
         fs::read_dir(self.transient_dir()).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
     }
