@@ -5,6 +5,7 @@ pub mod config;
 pub(crate) mod container_id;
 pub(crate) mod disk_io;
 pub(crate) mod disks;
+pub(crate) mod epoch;
 pub(crate) mod error;
 pub(crate) mod fs;
 pub(crate) mod input;

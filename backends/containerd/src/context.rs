@@ -30,6 +30,8 @@ pub(crate) struct Context {
     pub(crate) host_name: String,
     /// The kernel's boot id: records of another boot name cgroups and processes that no longer exist.
     pub(crate) boot: String,
+    /// The epoch of the run directory; `None` if it is not known.
+    pub(crate) epoch: Option<String>,
     /// The steps that tests make fail.
     pub(crate) faults: Faults,
     /// Is told what this backend does.

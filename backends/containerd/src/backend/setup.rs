@@ -10,6 +10,7 @@ use switchyard_registry as registry;
 use switchyard_runtime_spec::{self as runtime_spec, Host};
 
 use crate::base::config::{CgroupDriverChoice, ContainerdConfig, NetworkConfig, Settings};
+use crate::base::epoch;
 use crate::base::fs::read_kernel_sysctl;
 use crate::base::layout::Layout;
 use crate::base::steps::Faults;
@@ -31,6 +32,7 @@ pub(super) fn context(
     let layout = Layout::new(&settings.state, &settings.run);
     layout.create_private_dirs()?;
     Ok(Context {
+        epoch: epoch::load_or_begin(layout.run()),
         layout,
         host: detect_host(&settings)?,
         host_name: read_kernel_sysctl("hostname")?,

@@ -17,7 +17,7 @@
 //! <run>/groups/<id>.left    busy cgroups of removed objects                gone after a reboot
 //! <run>/set-aside/          trees that could not be removed                gone after a reboot
 //! <run>/networks/<bridge>/  network.json, holders/<id>, addresses/: bridges of clusters   gone after a reboot
-//! <run>/lock                made by the daemon before all else          gone after a reboot
+//! <run>/epoch               a random word, as old as the other files       gone after a reboot
 //! <run>/probe.json          detected features of runtimes                  gone after a reboot
 //! <run>/write-test          as that of <state>                             gone after a reboot
 //! ```

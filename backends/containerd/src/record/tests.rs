@@ -150,7 +150,7 @@ fn records_of_the_earliest_format_are_read_with_what_was_the_rule_then() {
     assert!(sandbox.owns(Ns::Uts) && sandbox.owns(Ns::Net) && !sandbox.owns(Ns::Ipc));
     assert_eq!((sandbox.users, sandbox.host_ports, sandbox.boot.as_str()), (None, None, ""));
     let task: TaskRecord = serde_json::from_value(golden(include_str!("golden/task-earliest.json"))).unwrap();
-    assert_eq!(task.resources, ResourcesRecord::default());
+    assert_eq!((task.epoch, task.resources), (None, ResourcesRecord::default()));
     assert!(task.leases.is_empty() && task.compute.is_nothing() && task.quota.is_none());
     assert_eq!(task.output, OutputRecord::Log("/var/log/pods/x/0.log".into()));
 }

@@ -2,8 +2,8 @@
 //! is decided.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::fs;
+use std::path::Path;
 
 use containerd_client::services::v1 as api;
 use futures::{StreamExt, stream};
@@ -16,6 +16,8 @@ use super::CONCURRENCY;
 use super::decide::needs_shim_query;
 use super::outdated::OutdatedObject;
 use super::process_query::ProcessQuery;
+use crate::base::epoch::has_changed;
+use crate::base::fs::blocking;
 use crate::base::layout::TaskDirs;
 use crate::record::{
     self, EXIT, ExitRecord, PHASE, SandboxPhase, SandboxRecord, TaskRecord, from_ns, view_labels,
@@ -43,14 +45,26 @@ pub(super) struct FoundTask {
     pub(super) exit: Option<ExitRecord>,
     /// `exit` is from the note: it is not persisted in containerd yet.
     pub(super) unrecorded: bool,
-    pub(super) started: Option<Started>,
-    /// A start was begun: its run directory exists.
-    pub(super) begun: bool,
+    pub(super) files: TaskFiles,
     /// Nothing says that it was started or has exited, and its files in the run directory, which would, were lost in
     /// this boot.
     pub(super) files_lost: bool,
     /// What an earlier version wrote into the container object and this version would not.
     pub(super) outdated: Option<OutdatedObject>,
+}
+
+/// What the files of a task say.
+#[derive(Debug)]
+pub(super) struct TaskFiles {
+    /// The exit that could not be persisted in containerd.
+    noted: Option<ExitRecord>,
+    pub(super) started: Option<Started>,
+    /// A start was begun: its run directory exists.
+    pub(super) begun: bool,
+    /// The limits in force may differ from the record.
+    pub(super) limits_pending: bool,
+    /// A checkpoint was being made of it, for which it may be frozen.
+    pub(super) checkpointed: bool,
 }
 
 impl Recovery {
@@ -70,9 +84,8 @@ impl Recovery {
         &self,
         tasks: Vec<(TaskId, api::Container)>,
     ) -> Vec<(TaskId, Result<FoundTask>)> {
-        let files_since = run_files_since(self.context.layout.run());
         stream::iter(tasks)
-            .map(|(id, container)| async move { (id, self.read_task(id, container, files_since).await) })
+            .map(|(id, container)| async move { (id, self.read_task(id, container).await) })
             .buffer_unordered(CONCURRENCY)
             .collect()
             .await
@@ -90,44 +103,23 @@ impl Recovery {
         lost
     }
 
-    /// `files_since` is what [`run_files_since`] says.
-    async fn read_task(
-        &self,
-        id: TaskId,
-        container: api::Container,
-        files_since: Option<SystemTime>,
-    ) -> Result<FoundTask> {
+    async fn read_task(&self, id: TaskId, container: api::Container) -> Result<FoundTask> {
         let record: TaskRecord = record::decode(&container.id, &container.extensions)?;
         let sandbox = record.sandbox_id()?;
         let exit = container.labels.get(EXIT).and_then(|label| ExitRecord::parse_label(label));
         let dirs = self.context.layout.task(id);
-        let noted = match exit {
-            None => read_exit_note(dirs.exit_note()).await,
-            Some(_) => None,
-        };
-        let unrecorded = noted.is_some();
-        let started = read_started(dirs.started()).await;
-        let begun = dirs.run.exists();
-        let unknown = exit.is_none() && noted.is_none() && started.is_none();
-        let files_lost = unknown
+        let of_task = dirs.clone();
+        let files = blocking(move || Ok(TaskFiles::read(&of_task))).await?;
+        let unrecorded = exit.is_none() && files.noted.is_some();
+        let exit = exit.or_else(|| files.noted.clone());
+        let files_lost = exit.is_none()
+            && files.started.is_none()
             && record.boot == self.context.boot
-            && files_since.is_some_and(|since| record.meta.created_at() < since);
+            && has_changed(record.epoch.as_deref(), self.context.epoch.as_deref());
         let views = view_labels(&record.staged, &container.snapshotter);
         let outdated = OutdatedObject::find(id.into(), &container, &record.meta, &views);
         let snapshotter = container.snapshotter;
-        let exit = exit.or(noted);
-        Ok(FoundTask {
-            sandbox,
-            record,
-            dirs,
-            snapshotter,
-            exit,
-            unrecorded,
-            started,
-            begun,
-            files_lost,
-            outdated,
-        })
+        Ok(FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, files, files_lost, outdated })
     }
 
     /// The query for the infra process of a sandbox, if the sandbox is ready and has one.
@@ -148,9 +140,9 @@ impl Recovery {
 
     /// The query for the main process of a task; `None` if its state can be decided without.
     pub(super) fn task_process_query(&self, id: TaskId, found: &FoundTask) -> Option<ProcessQuery> {
-        let started = found.started;
-        let FoundTask { begun, files_lost, .. } = *found;
-        needs_shim_query(found.exit.is_some(), begun, started.is_some(), files_lost).then(|| ProcessQuery {
+        let TaskFiles { started, begun, .. } = found.files;
+        let is_open = needs_shim_query(found.exit.is_some(), begun, started.is_some(), found.files_lost);
+        is_open.then(|| ProcessQuery {
             cgroup_marker: found.record.cgroup_marker(&id.to_string()),
             id: id.to_string(),
             pid: started.map(|started| started.pid).filter(|pid| *pid != 0),
@@ -171,18 +163,23 @@ const fn found_lifecycle(phase: SandboxPhase) -> SandboxLifecycle {
     }
 }
 
-/// Since when no file of the run directory has been lost; `None` if that is not known. The daemon makes the lock
-/// before anything else, with its first start after a boot, and never replaces it. So it is older than each task
-/// of this boot, unless somebody has deleted it, with other files. A clock that has been set back since tells nothing.
-fn run_files_since(run: &Path) -> Option<SystemTime> {
-    let made = std::fs::metadata(run.join("lock")).ok()?.created().ok()?;
-    (made <= SystemTime::now()).then_some(made)
+impl TaskFiles {
+    /// Blocks.
+    fn read(dirs: &TaskDirs) -> Self {
+        Self {
+            noted: read_exit_note(&dirs.exit_note()),
+            started: read_started(&dirs.started()),
+            begun: dirs.run.exists(),
+            limits_pending: dirs.limits_pending().exists(),
+            checkpointed: dirs.checkpoint().exists(),
+        }
+    }
 }
 
 /// When a task was started and the pid of its main process, from the file that a start leaves. The pid is 0
 /// if an older version wrote the file, without a pid.
-async fn read_started(path: PathBuf) -> Option<Started> {
-    let text = tokio::fs::read_to_string(path).await.ok()?;
+fn read_started(path: &Path) -> Option<Started> {
+    let text = fs::read_to_string(path).ok()?;
     let mut words = text.split_whitespace();
     let at = from_ns(words.next()?.parse().ok()?);
     let pid = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
@@ -190,6 +187,6 @@ async fn read_started(path: PathBuf) -> Option<Started> {
 }
 
 /// The exit that could not be persisted in containerd and was written to this file instead.
-async fn read_exit_note(path: PathBuf) -> Option<ExitRecord> {
-    ExitRecord::parse_label(&tokio::fs::read_to_string(path).await.ok()?)
+fn read_exit_note(path: &Path) -> Option<ExitRecord> {
+    ExitRecord::parse_label(&fs::read_to_string(path).ok()?)
 }

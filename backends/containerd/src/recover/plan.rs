@@ -10,6 +10,7 @@ use switchyard_core::table::Task;
 
 use super::Recovery;
 use super::decide::TaskFate;
+use super::found::TaskFiles;
 use crate::cleanup::{Cleanup, RecoveryCleanup};
 use crate::task::checkpoint::CheckpointCleanup;
 use crate::task::exit::ExitCleanup;
@@ -22,6 +23,16 @@ pub(super) enum SandboxPresence {
     Present,
     /// Its container object exists and cannot be read.
     Unreadable,
+}
+
+/// A task whose fate is decided.
+#[derive(Debug)]
+pub(super) struct DecidedTask {
+    pub(super) entry: Arc<TaskEntry>,
+    pub(super) fate: TaskFate,
+    pub(super) files: TaskFiles,
+    /// Its entry for the core; `None` if it has to be removed.
+    pub(super) task: Option<Task>,
 }
 
 /// What recovery found, and what remains to be done in the background while requests are served.
@@ -67,13 +78,8 @@ impl RecoveryPlan {
 
     /// Puts a task into the table of tasks, unless it has to be removed, and queues the work that remains on
     /// it.
-    pub(super) fn add_task(
-        &mut self,
-        recovery: &Recovery,
-        entry: Arc<TaskEntry>,
-        fate: &TaskFate,
-        task: Option<Task>,
-    ) {
+    pub(super) fn add_task(&mut self, recovery: &Recovery, decided: DecidedTask) {
+        let DecidedTask { entry, fate, files, task } = decided;
         if entry.record().boot != recovery.context.boot && !matches!(fate, TaskFate::Running(_)) {
             self.from_earlier_boots.insert(entry.id.to_string());
         }
@@ -86,7 +92,7 @@ impl RecoveryPlan {
         match fate {
             TaskFate::Destroy | TaskFate::Created | TaskFate::StartPending => {}
             TaskFate::Running(_) => {
-                if entry.dirs.limits_pending().exists() {
+                if files.limits_pending {
                     self.cleanup.push(Box::new(TaskCleanup::new(
                         &recovery.tasks,
                         Arc::clone(&entry),
@@ -96,12 +102,12 @@ impl RecoveryPlan {
                 self.running_tasks.push(Arc::clone(&entry));
             }
             TaskFate::Reap { .. } | TaskFate::Lost(_) | TaskFate::Exited(..) => {
-                if entry.unpersisted_exit().is_some() || entry.dirs.run.exists() {
+                if entry.unpersisted_exit().is_some() || files.begun {
                     self.cleanup.push(Box::new(ExitCleanup::new(&recovery.exits, Arc::clone(&entry))));
                 }
             }
         }
-        if entry.dirs.checkpoint().exists() {
+        if files.checkpointed {
             entry.exec_permits.adopt_frozen();
             self.cleanup.push(Box::new(CheckpointCleanup::new(&recovery.checkpoints, Arc::clone(&entry))));
         }

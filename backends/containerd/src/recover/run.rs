@@ -16,7 +16,7 @@ use super::decide::{SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
 use super::found::{FoundSandbox, FoundTask};
 use super::inventory::{Inventory, Snapshots};
 use super::outdated::OutdatedObjectCleanup;
-use super::plan::{RecoveryPlan, SandboxPresence};
+use super::plan::{DecidedTask, RecoveryPlan, SandboxPresence};
 use super::process_query::ProcessStates;
 use super::timings::RecoveryTimings;
 use super::{CONCURRENCY, Recovery, claims, garbage};
@@ -245,7 +245,7 @@ impl Recovery {
             .await;
         for (id, outcome) in outcomes {
             match outcome {
-                Ok((entry, fate, task)) => plan.add_task(self, entry, &fate, task),
+                Ok(task) => plan.add_task(self, task),
                 // containerd did not answer, which says nothing about the task. Without this task the table
                 // would be wrong, so recovery fails and is tried again.
                 Err(error) if is_unanswered(&error) => return Err(error),
@@ -259,8 +259,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Decides the fate of a task and carries out the part that requests must wait for. The [`Task`] is
-    /// `None` if it has to be removed.
+    /// Decides the fate of a task and carries out the part that requests must wait for.
     async fn recover_task(
         &self,
         id: TaskId,
@@ -268,7 +267,7 @@ impl Recovery {
         process: ProcessState,
         snapshots: &Snapshots,
         sandboxes: &HashMap<SandboxId, SandboxPresence>,
-    ) -> Result<(Arc<TaskEntry>, TaskFate, Option<Task>)> {
+    ) -> Result<DecidedTask> {
         let FoundTask {
             sandbox,
             record,
@@ -276,8 +275,7 @@ impl Recovery {
             snapshotter,
             exit,
             unrecorded,
-            started,
-            begun,
+            files,
             files_lost,
             outdated: _,
         } = found;
@@ -296,8 +294,8 @@ impl Recovery {
                 && snapshots.may_have(&snapshotter, &id.to_string()),
             this_boot: record.boot == self.context.boot,
             exit: exit.map(|exit| exit.to_core()),
-            started_at: started.map(|started| started.at),
-            begun,
+            started_at: files.started.map(|started| started.at),
+            begun: files.begun,
             files_lost,
             process,
         };
@@ -315,8 +313,9 @@ impl Recovery {
                 entry.apply(LifecycleEvent::ExitPersisted(exit.clone()));
             }
         }
-        let state = self.apply_fate(&entry, &fate, begun && started.is_none()).await?;
-        Ok((entry, fate, state.map(|state| Task { id, sandbox, meta, details, state })))
+        let state = self.apply_fate(&entry, &fate, files.begun && files.started.is_none()).await?;
+        let task = state.map(|state| Task { id, sandbox, meta, details, state });
+        Ok(DecidedTask { entry, fate, files, task })
     }
 
     /// Carries out the part of a task's fate that requests must wait for. Returns its state; `None` if it has

@@ -30,6 +30,7 @@ use crate::base::config::Runtime;
 use crate::base::fs::blocking;
 use crate::base::steps::Step;
 use crate::client::{QUICK, SPEC_TYPE, call, json_any};
+use crate::context::Context;
 use crate::image::ImageInfo;
 use crate::record::{
     self, ComputeRecord, LeafRecord, LeaseRecord, MetaRecord, OutputRecord, QuotaRecord, ResourcesRecord,
@@ -65,7 +66,7 @@ impl Tasks {
         for warning in &built.warnings {
             tracing::warn!(task.id = %id, warning, "a request is not fulfilled in full");
         }
-        let record = task_record((id, sandbox_id), &sandbox, spec, &plan, &built, &self.context.boot);
+        let record = task_record((id, sandbox_id), &sandbox, spec, &plan, &built, &self.context);
         let snapshotter = self.storage.images.policy().snapshotters.of(&sandbox.record.handler).to_owned();
         self.storage.claim_volumes(id, &record.volumes).await?;
         let entry = TaskEntry::new(id, sandbox_id, self.context.layout.task(id), &snapshotter, record);
@@ -247,7 +248,7 @@ fn task_record(
     spec: &TaskSpec,
     plan: &TaskPlan,
     built: &Built,
-    boot: &str,
+    context: &Context,
 ) -> TaskRecord {
     TaskRecord {
         meta: MetaRecord::from_core(&spec.meta),
@@ -270,7 +271,8 @@ fn task_record(
         stdin: spec.stdio.stdin != Stdin::Closed,
         stdin_once: spec.stdio.stdin == Stdin::Once,
         tty: spec.stdio.tty,
-        boot: boot.to_owned(),
+        boot: context.boot.clone(),
+        epoch: context.epoch.clone(),
         cgroups_path: plan.location.path.clone(),
         systemd_cgroup: plan.location.systemd,
         leaf: plan.leaf.is_some(),
