@@ -14,6 +14,7 @@ use switchyard_tests::leak_scan::{NAMESPACE, lose_container};
 use switchyard_tests::node::TestNode;
 use tonic::Code;
 
+use super::shims::node_of_slow_shims;
 use super::{LIMIT, assert_no_leaks_since, assert_recovers, managed, refused, retry};
 
 /// The commands of containers; other tests use others.
@@ -152,6 +153,34 @@ fn task_without_container_object_that_is_not_ended_at_once_is_told_of_and_ended_
         .find(|line| line.contains("run on: it is not certain yet that their shim serves no other task"));
     assert!(told.is_some_and(|line| line.contains(&orphan)), "{told:?}\n{}", node.daemon().tail());
     assert_runs(&node, COMMANDS[0], false);
+}
+
+/// The task of the start counts as exited, so what the call makes is ended.
+#[test]
+fn start_that_goes_on_after_the_loss_of_its_files_leaves_no_process() {
+    let (node, dir) = node_of_slow_shims();
+    let pod = node.pod("goes-on");
+    let id = pod.create(&node.container("begun", &["sleep", "1000"]));
+    fs::write(dir.join("hold"), "").expect("it can be written");
+    std::thread::scope(|scope| {
+        let start = scope.spawn(|| node.cri().start(&id));
+        let held = eventually(LIMIT, || dir.join("held").exists());
+        node.daemon().kill9();
+        start.join().expect("a call does not panic").expect_err("nobody answers");
+        assert!(held, "no shim is started");
+    });
+    delete_files(&node.root().run().join("tasks").join(&id));
+    fs::remove_file(node.root().run().join("epoch")).expect("the daemon has made it");
+
+    node.daemon().restart();
+    let status = node.cri().status(&id).expect("it has a status");
+    assert_eq!(status.state(), ContainerState::ContainerExited, "{status:?}");
+    let bundles = node.root().run().join("containerd/state/io.containerd.runtime.v2.task");
+    let bundle = bundles.join(NAMESPACE).join(&id);
+    assert!(bundle.exists(), "containerd does not go on with the call");
+    fs::remove_file(dir.join("hold")).expect("it is there");
+    assert!(eventually(LIMIT, || !bundle.exists()), "what the call has made stays\n{}", node.daemon().tail());
+    node.cri().remove(&id).expect("it can be removed");
 }
 
 /// The old containerd and the old logkeeper run and cannot be reached. What the containers have done is not known.

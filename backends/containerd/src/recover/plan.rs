@@ -31,6 +31,8 @@ pub(super) struct DecidedTask {
     pub(super) entry: Arc<TaskEntry>,
     pub(super) fate: TaskFate,
     pub(super) files: TaskFiles,
+    /// It counts as exited because its files were lost, and a predecessor call may be starting it.
+    pub(super) lost_start: bool,
     /// Its entry for the core; `None` if it has to be removed.
     pub(super) task: Option<Task>,
 }
@@ -45,6 +47,8 @@ pub(super) struct RecoveryPlan {
     /// Ids of tasks that were created in earlier boots of the node. Their processes have exited, whatever
     /// else is known of them.
     pub(super) from_earlier_boots: HashSet<String>,
+    /// Ids of tasks that a predecessor call may be starting although they count as exited.
+    pub(super) lost_starts: Vec<String>,
     /// The kinds of the objects that were left alone because they cannot be read, one for each object.
     pub(super) unreadable: Vec<&'static str>,
 }
@@ -79,7 +83,7 @@ impl RecoveryPlan {
     /// Puts a task into the table of tasks, unless it has to be removed, and queues the work that remains on
     /// it.
     pub(super) fn add_task(&mut self, recovery: &Recovery, decided: DecidedTask) {
-        let DecidedTask { entry, fate, files, task } = decided;
+        let DecidedTask { entry, fate, files, lost_start, task } = decided;
         if entry.record().boot != recovery.context.boot && !matches!(fate, TaskFate::Running(_)) {
             self.from_earlier_boots.insert(entry.id.to_string());
         }
@@ -102,7 +106,11 @@ impl RecoveryPlan {
                 self.running_tasks.push(Arc::clone(&entry));
             }
             TaskFate::Reap { .. } | TaskFate::Lost(_) | TaskFate::Exited(..) => {
-                if entry.unpersisted_exit().is_some() || files.begun {
+                if lost_start {
+                    self.lost_starts.push(entry.id.to_string());
+                }
+                // That waits for the predecessor call, and ends what it has started.
+                if lost_start || entry.unpersisted_exit().is_some() || files.begun {
                     self.cleanup.push(Box::new(ExitCleanup::new(&recovery.exits, Arc::clone(&entry))));
                 }
             }

@@ -92,6 +92,8 @@ impl Recovery {
         if garbage.may_run() || files_lost {
             self.shims.end_orphans_at_start().await;
         }
+        // Not before that: while such a call may be under way, no shim is an orphan for certain.
+        plan.lost_starts.drain(..).for_each(|id| self.shims.predecessor_calls.insert(id));
         phases.done("debris");
         reach(Step::RecoverySandboxes);
         for cleanup in self.processes.sync_protected_exits(|| self.tasks.table.unprotected()).await {
@@ -315,7 +317,8 @@ impl Recovery {
         }
         let state = self.apply_fate(&entry, &fate, files.begun && files.started.is_none()).await?;
         let task = state.map(|state| Task { id, sandbox, meta, details, state });
-        Ok(DecidedTask { entry, fate, files, task })
+        let lost_start = files_lost && matches!(fate, TaskFate::Lost(_));
+        Ok(DecidedTask { entry, fate, files, lost_start, task })
     }
 
     /// Carries out the part of a task's fate that requests must wait for. Returns its state; `None` if it has
