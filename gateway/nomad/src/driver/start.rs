@@ -143,7 +143,7 @@ impl Driver {
     }
 
     /// Creates and starts the planned task; undoes that if the caller goes away. If it fails the image is released after
-    /// the delay, if one is given, also when the caller has gone.
+    /// the delay, if one is given, and the leases of a caller that has gone are given up.
     async fn make_detached(
         &self,
         record: &Record,
@@ -160,11 +160,19 @@ impl Driver {
         let _waiter = waiters.join();
         let callers = self.shared.scope.callers(waiters);
         let image = image.clone();
+        let leases = plan.task.leases.clone();
         // Boxed: the plan is large and held across several awaits.
         let work = Box::pin(async move {
             let _guard = driver.shared.task_locks.lock(task_key(&record.id).to_owned()).await;
             let made = driver.clear_and_make(&record, plan, delay, &callers).await;
-            made.inspect_err(|_| driver.release_image(&image, delay))
+            made.inspect_err(|_| {
+                driver.release_image(&image, delay);
+                // A caller that went away while the task was being created could not give them up. One that still waits
+                // keeps them: it may pull the image again.
+                if callers.are_gone() {
+                    driver.shared.scope.start_failed(&leases);
+                }
+            })
         });
         self.shared.scope.run_detached(what, work).await
     }

@@ -163,6 +163,40 @@ async fn start_cancelled_later_is_undone_and_can_be_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn start_cancelled_later_that_fails_holds_neither_image_nor_device() {
+    for step in [Method::CreateSandbox, Method::CreateTask, Method::StartTask] {
+        let fixture = fixture_with_devices().await;
+        let _tending = fixture.tended();
+        let held = fixture.fake.hold(step);
+        let request = fixture.leased("00000001", &fixture.reserve().await);
+        cancelled(&fixture, &request, step).await;
+        fixture.fake.fail_next(step, Error::unavailable("it is away"));
+        drop(held);
+        fixture.has_released_all(&format!("{step:?}")).await;
+        fixture.is_clean(&format!("{step:?}"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn start_that_pulls_its_image_again_keeps_its_device() {
+    let fixture = fixture_with_devices().await;
+    let request = fixture.leased("00000001", &fixture.reserve().await);
+    fixture.fake.fail_next(Method::CreateTask, Error::not_found("the image has gone"));
+    let first = fixture.fake.hold(Method::Pull);
+    let driver = fixture.driver.clone();
+    let message = nomad::StartTaskRequest { task: Some(request.clone()) };
+    let start = tokio::spawn(async move { driver.start_task(call(message)).await });
+    first.arrived(1).await;
+    let second = fixture.fake.hold(Method::Pull);
+    drop(first);
+    second.arrived(1).await;
+    tokio::time::sleep(GRACE_OVER).await;
+    fixture.pods().lease(&["acme0".to_owned()]).await.expect_err("the start goes on");
+    drop(second);
+    start.await.expect("it does not panic").expect("it starts");
+}
+
+#[tokio::test(start_paused = true)]
 async fn start_cancelled_before_anything_is_made_releases_its_image_and_leases() {
     let fixture = fixture_with_devices().await;
     let driver = fixture.driver.clone();
