@@ -186,15 +186,14 @@ impl Driver {
         }
         tracing::warn!(task = name, "no agent references a task: removing it");
         let gc = GcConfig { container: true, ..gc.clone() };
-        let taken = self.remove_dangling(name, &gc).await;
-        if let Err(error) = &taken {
+        self.remove_dangling(name, &gc).await.unwrap_or_else(|error| {
             tracing::warn!(
                 task = name,
                 error = error.report(),
                 "cannot remove a task that no agent references"
             );
-        }
-        taken.is_ok()
+            false
+        })
     }
 
     /// Whether no agent references the network of an allocation without tasks.

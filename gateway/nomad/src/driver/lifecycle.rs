@@ -154,12 +154,12 @@ impl Driver {
     }
 
     /// Removes a task that no agent has named, unless one has named it since, with everything that was
-    /// created for it. If the caller goes away, the removal does not begin, or continues: until its end the task
-    /// cannot be recovered.
+    /// created for it; returns whether it is gone. If the caller goes away, the removal does not begin, or continues:
+    /// until its end the task cannot be recovered.
     ///
     /// # Errors
     /// Those of [`Driver::destroy`].
-    pub(crate) async fn remove_dangling(&self, id: &str, gc: &GcConfig) -> Result<()> {
+    pub(crate) async fn remove_dangling(&self, id: &str, gc: &GcConfig) -> Result<bool> {
         let guard = self.shared.task_locks.lock(task_key(id).to_owned()).await;
         let driver = self.clone();
         let what = format!("removal of task {id}");
@@ -167,10 +167,11 @@ impl Driver {
         let gc = gc.clone();
         let work = async move {
             let _guard = guard;
-            match driver.shared.references.begin_removal_of_unknown(&id) {
-                Some(removal) => driver.remove(&removal, &gc).await,
-                None => Ok(()),
-            }
+            let Some(removal) = driver.shared.references.begin_removal_of_unknown(&id) else {
+                tracing::info!(task = id, "an agent references the task again: not removing it");
+                return Ok(false);
+            };
+            driver.remove(&removal, &gc).await.map(|()| true)
         };
         self.shared.scope.run_detached(what, work).await
     }

@@ -130,10 +130,10 @@ async fn task_referenced_before_its_removal_is_kept() {
     fixture.start_in(SESSION, 1, "a").await;
     let name = "a/web/00000001";
     let gc = GcConfig::default();
-    fixture.driver.remove_dangling(name, &gc).await.expect("there is nothing to do");
+    assert!(!fixture.driver.remove_dangling(name, &gc).await.expect("there is nothing to do"));
     assert_eq!(fixture.left().await, [name]);
     fixture.driver.references().forget(name);
-    fixture.driver.remove_dangling(name, &gc).await.expect("it can be removed");
+    assert!(fixture.driver.remove_dangling(name, &gc).await.expect("it can be removed"));
     assert_eq!(fixture.left().await, [""; 0]);
 }
 
@@ -188,14 +188,14 @@ async fn network_is_removed_with_its_allocation_directory() {
     assert_eq!(fixture.left().await, ["other/web/00000001"]);
 }
 
-/// The task of this allocation as its agent, restarted, asks for it.
-async fn recover(fixture: &DriverFixture, session: &str, alloc: &str) -> Result<(), Status> {
+/// The task of this allocation as this process of its agent, restarted, asks for it.
+async fn recover(fixture: &DriverFixture, number: i32, alloc: &str) -> Result<(), Status> {
     let mut config = fixture.request("00000001", &["serve"]);
     config.alloc_dir = fixture.dir.path().join(alloc).display().to_string();
     (config.id, config.alloc_id) = (format!("{alloc}/web/00000001"), alloc.to_owned());
     let handle = Some(nomad::TaskHandle { version: 1, config: Some(config), ..Default::default() });
     let message = nomad::RecoverTaskRequest { task_id: String::new(), handle };
-    fixture.driver.recover_task(by(session, 1, message)).await.map(drop)
+    fixture.driver.recover_task(by(SESSION, number, message)).await.map(drop)
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,11 +208,11 @@ async fn task_whose_removal_has_begun_cannot_be_recovered() {
     let driver = fixture.driver.clone();
     let removal = tokio::spawn(async move { driver.remove_dangling(name, &GcConfig::default()).await });
     held.arrived(1).await;
-    let refused = recover(&fixture, SESSION, "a").await.expect_err("it is about to go");
+    let refused = recover(&fixture, 1, "a").await.expect_err("it is about to go");
     assert!(refused.message().starts_with("task not found for given id"), "{refused}");
     drop(held);
     removal.await.expect("it does not panic").expect("it can be removed");
-    recover(&fixture, SESSION, "a").await.expect_err("it has gone");
+    recover(&fixture, 1, "a").await.expect_err("it has gone");
 }
 
 #[tokio::test(start_paused = true)]
@@ -226,12 +226,28 @@ async fn task_whose_removal_outlasts_its_sweep_cannot_be_recovered() {
     tokio::time::timeout(CLEARING_LIMIT, fixture.driver.remove_dangling(name, &gc))
         .await
         .expect_err("the kill hangs");
-    let refused = recover(&fixture, SESSION, "a").await.expect_err("it is about to go");
+    let refused = recover(&fixture, 1, "a").await.expect_err("it is about to go");
     assert_eq!(refused.code(), Code::NotFound);
     assert!(refused.message().starts_with("task not found for given id"), "{refused}");
     drop(held);
     assert_eq!(fixture.left().await, [""; 0]);
-    recover(&fixture, SESSION, "a").await.expect_err("it has gone");
+    recover(&fixture, 1, "a").await.expect_err("it has gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn network_of_a_task_that_is_recovered_while_its_sweep_waits_is_kept() {
+    let fixture = hasty().await;
+    assert!(fixture.create_network(SESSION, 1, "a").await);
+    fixture.start_in(SESSION, 1, "a").await;
+    let name = "a/web/00000001";
+    // The restarted agent has asked neither for the task nor for the network when it is swept.
+    fixture.start_in(SESSION, 2, "other").await;
+    let turn = fixture.driver.shared.task_locks.lock(identity::task_key(name).to_owned()).await;
+    fixture.driver.references().forget(name);
+    tokio::time::sleep(LOOKS).await;
+    recover(&fixture, 2, "a").await.expect("it runs");
+    drop(turn);
+    assert_eq!(fixture.left().await, [name, "network/a", "other/web/00000001"]);
 }
 
 #[tokio::test(start_paused = true)]
