@@ -1,6 +1,6 @@
 //! The network of a task, and the host ports that are forwarded to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use switchyard_core::spec::{
@@ -26,6 +26,9 @@ pub(super) struct TaskNetwork {
     /// Warnings for people.
     pub(super) warnings: Vec<String>,
 }
+
+/// How many labels a warning names.
+const LABELS_SHOWN: usize = 3;
 
 /// A port is assigned for both protocols: Nomad does not distinguish them.
 const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
@@ -168,15 +171,12 @@ fn own(asked: &TaskRequest<'_>, warnings: &mut Vec<String>) -> Result<SandboxNet
     }
     let mac = Some(options.mac_address.as_str()).filter(|mac| !mac.is_empty());
     let named = named_ports(asked)?;
-    for label in options.port_map.keys() {
-        let why = if !options.ports.is_empty() {
-            "ports says which are published"
-        } else if named.iter().any(|port| port.label == *label) {
-            continue;
-        } else {
-            "the job has no port of this label"
-        };
-        warnings.push(format!("port_map.{label} has no effect: {why}"));
+    if options.ports.is_empty() {
+        let known: HashSet<&str> = named.iter().map(|port| port.label.as_str()).collect();
+        let unknown = options.port_map.keys().map(String::as_str).filter(|label| !known.contains(label));
+        warnings.extend(without_effect("port_map", unknown, "the job has no such port"));
+    } else if !options.port_map.is_empty() {
+        warnings.push("port_map has no effect: ports says which are published".to_owned());
     }
     let publish = |port: &NamedPort| {
         PROTOCOLS.map(|protocol| PortMapping {
@@ -196,16 +196,35 @@ fn own(asked: &TaskRequest<'_>, warnings: &mut Vec<String>) -> Result<SandboxNet
     }))
 }
 
-/// Warnings about labels that do not exist.
-fn unknown_ports<'a>(asked: &TaskRequest<'a>) -> impl Iterator<Item = String> + use<'a> {
-    let task = asked.task;
-    let ports = &asked.options.ports;
-    ports.iter().enumerate().filter_map(move |(index, label)| {
-        let mut known = task.resources.iter().flat_map(|resources| &resources.ports);
-        let there = known.any(|port| port.label == *label);
-        (!there)
-            .then(|| format!("ports[{index}] has no effect: the network of the group has no port {label:?}"))
-    })
+/// The ports of the task's group by label; of several with one label, the first.
+fn group_ports<'a>(asked: &TaskRequest<'a>) -> HashMap<&'a str, &'a nomad::PortMapping> {
+    let resources = asked.task.resources.as_ref();
+    let ports = resources.map(|resources| resources.ports.as_slice()).unwrap_or_default();
+    // Of equal keys, the last is used.
+    ports.iter().rev().map(|port| (port.label.as_str(), port)).collect()
+}
+
+/// A warning about labels that the group does not have.
+fn unknown_ports(asked: &TaskRequest<'_>) -> Option<String> {
+    let mut known: HashSet<&str> = group_ports(asked).into_keys().collect();
+    // Each once.
+    let unknown = asked.options.ports.iter().map(String::as_str).filter(|&label| known.insert(label));
+    without_effect("ports", unknown, "the network of the group has no such port")
+}
+
+/// A warning about the labels for which an option has no effect, if there are any. It is one for all of them: an agent
+/// keeps only the last events of a task.
+fn without_effect<'a>(option: &str, labels: impl Iterator<Item = &'a str>, why: &str) -> Option<String> {
+    let labels: Vec<&str> = labels.collect();
+    if labels.is_empty() {
+        return None;
+    }
+    let shown: Vec<String> = labels.iter().take(LABELS_SHOWN).map(|label| format!("{label:?}")).collect();
+    let more = match labels.len() - shown.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!("{option} has no effect for {}{more}: {why}", shown.join(", ")))
 }
 
 /// The ports of a task by label: those of its group that it names, or, in a job of the old form, all of its
@@ -213,7 +232,7 @@ fn unknown_ports<'a>(asked: &TaskRequest<'a>) -> impl Iterator<Item = String> + 
 fn named_ports(asked: &TaskRequest<'_>) -> Result<Vec<NamedPort>> {
     let options = asked.options;
     let resources = asked.task.resources.as_ref();
-    let group = resources.map(|resources| resources.ports.as_slice()).unwrap_or_default();
+    let group = group_ports(asked);
     if !options.port_map.is_empty() && options.ports.is_empty() && !group.is_empty() {
         return Err(Error::invalid(
             "port_map",
@@ -221,13 +240,13 @@ fn named_ports(asked: &TaskRequest<'_>) -> Result<Vec<NamedPort>> {
         ));
     }
     let mut ports: Vec<NamedPort> = Vec::new();
+    let mut seen = HashSet::new();
     for (index, label) in options.ports.iter().enumerate() {
         let field = format!("ports[{index}]");
-        let given = group.iter().find(|port| port.label == *label);
-        let given = given.ok_or_else(|| {
+        let given = group.get(label.as_str()).ok_or_else(|| {
             Error::invalid(&field, format!("Port {label:?} not found, check network block"))
         })?;
-        if ports.iter().any(|known| known.label == *label) {
+        if !seen.insert(label) {
             continue;
         }
         let nomad::PortMapping { label, value, to, host_ip } = given;

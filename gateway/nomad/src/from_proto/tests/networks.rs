@@ -80,7 +80,7 @@ fn unknown_ports_are_a_warning_only_in_the_group_network() {
     };
     let joined = || group(Mode::Group, "/var/run/netns/a1");
     let made = plan(&with("", joined()), &session(PluginConfig::default())).unwrap();
-    assert_eq!(made.warnings, ["ports[1] has no effect: the network of the group has no port \"web\""]);
+    assert_eq!(made.warnings, ["ports has no effect for \"web\": the network of the group has no such port"]);
     assert!(made.ports.is_empty());
     for (mode, isolation) in [("host", joined()), ("none", joined()), ("", group(Mode::None, ""))] {
         let mut task = with(mode, isolation);
@@ -88,6 +88,40 @@ fn unknown_ports_are_a_warning_only_in_the_group_network() {
         let text = "ports[1]: Port \"web\" not found, check network block";
         refused_task(&task, PluginConfig::default(), ErrorKind::InvalidArgument, text);
     }
+}
+
+#[test]
+fn labels_without_effect_are_one_warning() {
+    let labels: Vec<String> = (0..1024).map(|number| format!("p{number}")).collect();
+    let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+    let warnings = |task: &nomad::TaskConfig| plan(task, &session(PluginConfig::default())).unwrap().warnings;
+    let joined = group(nomad::network_isolation_spec::NetworkIsolationMode::Group, "/var/run/netns/a1");
+    let ports = with_ports([("ports", texts(&labels))], &[("p1", 20000, 0, "")]);
+    assert_eq!(
+        warnings(&nomad::TaskConfig { network_isolation_spec: joined.clone(), ..ports }),
+        [
+            "ports has no effect for \"p0\", \"p2\", \"p3\" and 1020 more: the network of the group has no such port"
+        ]
+    );
+    let twice = with_ports([("ports", texts(&["web", "web"]))], &[]);
+    assert_eq!(
+        warnings(&nomad::TaskConfig { network_isolation_spec: joined, ..twice }),
+        ["ports has no effect for \"web\": the network of the group has no such port"]
+    );
+    let map: Vec<(&str, &str)> = labels.iter().map(|label| (*label, "80")).collect();
+    assert_eq!(
+        warnings(&task([("port_map", pairs(&map))])),
+        ["port_map has no effect for \"p0\", \"p1\", \"p10\" and 1021 more: the job has no such port"]
+    );
+}
+
+#[test]
+fn of_ports_with_one_label_the_first_is_published() {
+    let named = [("ports", texts(&["http"]))];
+    let twice = with_ports(named, &[("http", 20000, 80, ""), ("http", 20001, 81, "")]);
+    let made = plan(&twice, &session(PluginConfig::default())).unwrap();
+    let ports: Vec<_> = made.ports.iter().map(|port| (port.host_port, port.container_port)).collect();
+    assert_eq!(ports, [(20000, 80)]);
 }
 
 #[test]
@@ -102,7 +136,7 @@ fn port_map_beside_named_ports_has_no_effect_as_in_docker() {
     let made =
         plan(&with_ports(both, &[("web", 20000, 8080, "")]), &session(PluginConfig::default())).unwrap();
     assert_eq!((made.ports[0].host_port, made.ports[0].container_port), (20000, 8080));
-    assert_eq!(made.warnings, ["port_map.web has no effect: ports says which are published"]);
+    assert_eq!(made.warnings, ["port_map has no effect: ports says which are published"]);
 }
 
 #[test]
@@ -124,7 +158,7 @@ fn legacy_jobs_publish_all_ports_by_port_map() {
     let ports: Vec<_> =
         made.ports.iter().map(|port| (port.label.as_str(), port.host_port, port.container_port)).collect();
     assert_eq!(ports, [("db", 6379, 6379), ("http", 20000, 80)]);
-    assert_eq!(made.warnings, ["port_map.gone has no effect: the job has no port of this label"]);
+    assert_eq!(made.warnings, ["port_map has no effect for \"gone\": the job has no such port"]);
     let text = "port_map.http: \"www\" is no port";
     refused_task(&request(&[("http", "www")]), PluginConfig::default(), ErrorKind::InvalidArgument, text);
 }
