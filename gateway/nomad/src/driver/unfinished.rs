@@ -139,23 +139,28 @@ impl UnfinishedRemovals {
 // === impl Driver ===
 
 impl Driver {
-    /// Removes a sandbox with its task, or stops it, as `disposal` says. The caller holds the lock of the task key.
+    /// Removes a sandbox with its task, or stops it, as `disposal` and earlier removals that have failed say. The caller
+    /// holds the lock of the task key.
     ///
     /// # Errors
     /// Those of the removal, after which it can be removed again.
     pub(super) async fn dispose(&self, sandbox: &Sandbox, disposal: Disposal) -> Result<()> {
         let scope = &self.shared.scope;
         let id = sandbox.id.to_string();
+        let earlier = self.shared.unfinished.disposal(sandbox.id);
+        let disposal = earlier.map_or(disposal, |earlier| disposal.and(earlier));
         if disposal.keep {
             scope.stop_sandbox(&id).await?;
         } else {
-            // Afterwards its images are not known any more.
+            // Afterwards its images are not known any more, also if the sandbox could not be removed after the task.
             let task = scope.task_named(&sandbox.meta.name)?;
-            scope.remove_sandbox(&id).await?;
+            let removed = scope.remove_sandbox(&id).await;
             if let (Some(task), Some(delay)) = (task, disposal.image_delay) {
                 let used = std::iter::once(&task.details.image_id).chain(&task.details.volume_images);
+                // Those of a task that is still there are in use, and are not scheduled.
                 used.for_each(|image: &ImageId| self.shared.image_gc.schedule(image, delay));
             }
+            removed?;
         }
         if self.shared.unfinished.end(sandbox.id) {
             tracing::info!(sandbox = id, name = sandbox.meta.name, "a removal that had failed is done");

@@ -13,12 +13,17 @@ const ALL_TRIES: usize = 20;
 async fn destruction_waits_for_the_return_of_containerd() {
     for step in REMOVAL.into_iter().chain([Method::SignalTask]) {
         let fixture = fixture().await;
+        let _tending = fixture.tended();
         let id = fixture.running(&["serve"]).await;
+        // Until after the only search for unused images of this session.
+        tokio::time::sleep(SOON).await;
         for _ in 0..3 {
             fixture.fake.fail_next(step, away());
         }
         fixture.destroy(&id, true).await.expect("containerd is back in time");
         fixture.is_clean(&format!("{step:?}"));
+        tokio::time::sleep(LONG).await;
+        assert_eq!(fixture.fake.count(Method::RemoveImage), 1, "{step:?}");
     }
 }
 
@@ -29,6 +34,8 @@ async fn destruction_that_fails_is_completed_in_the_background() {
         let _tending = fixture.tended();
         let request = fixture.request("00000001", &["serve"]);
         fixture.start(&request).await.expect("it starts");
+        // As above.
+        tokio::time::sleep(SOON).await;
         for _ in 0..ALL_TRIES {
             fixture.fake.fail_next(step, away());
         }

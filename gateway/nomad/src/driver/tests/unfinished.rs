@@ -117,16 +117,20 @@ async fn start_that_cannot_clear_earlier_ones_leaves_that_to_the_background() {
 
 #[tokio::test(start_paused = true)]
 async fn destruction_of_a_failed_start_ends_its_tries() {
-    let fixture = fixture().await;
-    let request = fixture.request("00000001", &["serve"]);
-    fixture.fail_start(&request, Method::StopSandbox, 1).await;
-    fixture.destroy(&request.id, false).await.expect("it never ran");
-    fixture.is_clean("it was destroyed");
-    let calls = fixture.fake.calls().len();
-    let _tending = fixture.tended();
-    tokio::time::sleep(LONG).await;
-    let later = &fixture.fake.calls()[calls..];
-    assert!(later.iter().all(|call| !REMOVAL.contains(&call.method)), "{later:?}");
+    for keeps_ended in [true, false] {
+        let mut config = PluginConfig::default();
+        config.gc.container = !keeps_ended;
+        let fixture = fixture_with(config).await;
+        let request = fixture.request("00000001", &["serve"]);
+        fixture.fail_start(&request, Method::StopSandbox, 1).await;
+        fixture.destroy(&request.id, false).await.expect("it never ran");
+        fixture.is_clean("it was destroyed");
+        let calls = fixture.fake.calls().len();
+        let _tending = fixture.tended();
+        tokio::time::sleep(LONG).await;
+        let later = &fixture.fake.calls()[calls..];
+        assert!(later.iter().all(|call| !REMOVAL.contains(&call.method)), "{later:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
