@@ -247,8 +247,12 @@ impl Driver {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         while self.shared.unfinished.contains(id) {
             backoff.wait().await;
-            // It may be down for a reason that does not concern removals.
-            let _ = tokio::time::timeout(PAUSES.1, self.runtime_is_up()).await;
+            if !self.is_runtime_up() {
+                // It may be down for a reason that does not concern removals.
+                let _ = tokio::time::timeout(PAUSES.1, self.runtime_return()).await;
+                // A long pause could begin before its return and end long after it.
+                backoff.reset();
+            }
             // The semaphore is never closed.
             let _permit = permits.acquire().await;
             if tokio::time::timeout(TRY_LIMIT, self.try_removal(id)).await.is_err() {
@@ -257,8 +261,12 @@ impl Driver {
         }
     }
 
-    async fn runtime_is_up(&self) {
-        while self.shared.scope.status().runtime != Condition::True {
+    fn is_runtime_up(&self) -> bool {
+        self.shared.scope.status().runtime == Condition::True
+    }
+
+    async fn runtime_return(&self) {
+        while !self.is_runtime_up() {
             tokio::time::sleep(RUNTIME_POLL).await;
         }
     }

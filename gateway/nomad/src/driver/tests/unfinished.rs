@@ -1,6 +1,6 @@
 //! Tests of removals that fail, as while containerd is down, and that no agent repeats.
 
-use switchyard_core::backend::Condition;
+use switchyard_core::backend::{BackendStatus, Condition};
 use switchyard_core::state::{SandboxState, TaskState};
 use switchyard_fake::Method;
 use tokio_util::task::AbortOnDropHandle;
@@ -37,6 +37,14 @@ impl DriverFixture {
         let failed = self.start(request).await.expect_err("containerd is away");
         assert!(failed.message().contains("containerd is away"), "{failed:?}");
         assert!(!self.fake.remaining_objects().is_empty(), "{step:?}");
+    }
+
+    /// Containerd is down until this status is set again.
+    fn take_down(&self) -> BackendStatus {
+        let up = self.driver.scope().status();
+        let runtime = Condition::False { reason: "ContainerdUnavailable".into(), message: "away".into() };
+        self.fake.set_status(BackendStatus { runtime, ..up.clone() });
+        up
     }
 
     pub(super) fn is_clean(&self, why: &str) {
@@ -137,10 +145,7 @@ async fn destruction_of_a_failed_start_ends_its_tries() {
 async fn nothing_is_tried_during_an_outage_and_all_is_removed_after_it() {
     let fixture = fixture().await;
     let _tending = fixture.tended();
-    let up = fixture.driver.scope().status();
-    let mut status = up.clone();
-    status.runtime = Condition::False { reason: "ContainerdUnavailable".into(), message: "away".into() };
-    fixture.fake.set_status(status);
+    let up = fixture.take_down();
     let request = fixture.request("00000001", &["serve"]);
     fixture.fail_start(&request, Method::BeginRemoval, 1).await;
     let tries = fixture.fake.count(Method::BeginRemoval);
@@ -149,6 +154,30 @@ async fn nothing_is_tried_during_an_outage_and_all_is_removed_after_it() {
     fixture.fake.set_status(up);
     tokio::time::sleep(Duration::from_secs(1)).await;
     fixture.is_clean("containerd is back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_is_removed_soon_after_a_long_outage_whenever_it_ends() {
+    // The longest time between two tries.
+    for phase in (0..120).step_by(10) {
+        let fixture = fixture().await;
+        let _tending = fixture.tended();
+        let up = fixture.take_down();
+        let request = fixture.request("00000001", &["serve"]);
+        fixture.fail_start(&request, Method::BeginRemoval, 1).await;
+        let mut tries = 0;
+        for _ in 0..15 * 60 + phase {
+            // The next try fails, too, also the first one after the outage.
+            if fixture.fake.count(Method::BeginRemoval) > tries {
+                fixture.fake.fail_next(Method::BeginRemoval, away());
+                tries = fixture.fake.count(Method::BeginRemoval);
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        fixture.fake.set_status(up);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        fixture.is_clean(&format!("{phase}"));
+    }
 }
 
 #[tokio::test(start_paused = true)]
