@@ -30,6 +30,9 @@ pub(super) struct TaskNetwork {
 /// How many labels a warning names.
 const LABELS_SHOWN: usize = 3;
 
+/// How much of each, in characters.
+const LABEL_SHOWN: usize = 80;
+
 /// A port is assigned for both protocols: Nomad does not distinguish them.
 const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
 
@@ -219,12 +222,18 @@ fn without_effect<'a>(option: &str, labels: impl Iterator<Item = &'a str>, why: 
     if labels.is_empty() {
         return None;
     }
-    let shown: Vec<String> = labels.iter().take(LABELS_SHOWN).map(|label| format!("{label:?}")).collect();
+    let shown: Vec<String> = labels.iter().take(LABELS_SHOWN).map(shortened).collect();
     let more = match labels.len() - shown.len() {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
     Some(format!("{option} has no effect for {}{more}: {why}", shown.join(", ")))
+}
+
+/// As a warning shows it.
+fn shortened(label: &&str) -> String {
+    let shown: String = label.chars().take(LABEL_SHOWN).collect();
+    format!("{shown:?}")
 }
 
 /// The ports of a task by label: those of its group that it names, or, in a job of the old form, all of its
