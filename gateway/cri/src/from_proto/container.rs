@@ -1,6 +1,7 @@
 //! Converts containers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -164,23 +165,26 @@ pub(crate) fn container(
 
 /// The names of CDI devices: those of the field, then those of annotations, without duplicates.
 fn cdi_names(devices: &[cri::CdiDevice], annotations: &BTreeMap<String, String>) -> Result<Vec<String>> {
-    let fields = devices
-        .iter()
-        .enumerate()
-        .map(|(index, device)| (format!("config.CDI_devices[{index}]"), device.name.as_str()));
-    let annotated =
-        annotations.iter().filter(|(key, _)| key.starts_with(CDI_ANNOTATIONS)).flat_map(|(key, names)| {
-            names.split(',').map(move |name| (format!("config.annotations[{key:?}]"), name))
-        });
-    let mut names: Vec<String> = Vec::new();
-    for (field, name) in fields.chain(annotated) {
+    let mut names = Vec::new();
+    let mut known = HashSet::new();
+    let mut add = |field: fmt::Arguments<'_>, name: &str| {
         let name = name.trim();
         if name.is_empty() {
             return Err(Error::invalid(field, "it names no device"));
         }
-        text(&field, name)?;
-        if !names.iter().any(|known| known == name) {
+        text(field, name)?;
+        if known.insert(name.to_owned()) {
             names.push(name.to_owned());
+        }
+        Ok(())
+    };
+    for (index, device) in devices.iter().enumerate() {
+        add(format_args!("config.CDI_devices[{index}]"), &device.name)?;
+    }
+    for (key, list) in annotations.iter().filter(|(key, _)| key.starts_with(CDI_ANNOTATIONS)) {
+        for name in list.split(',') {
+            // A long key is written for an error alone, not for each name.
+            add(format_args!("config.annotations[{key:?}]"), name)?;
         }
     }
     Ok(names)

@@ -9,6 +9,10 @@ use switchyard_core::spec::{
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
+/// The most sizes of huge pages that a container has limits for: a kubelet sends one limit for each size of the node,
+/// and sizes are powers of two.
+const PAGE_SIZES_MAX: usize = 64;
+
 /// The limits of a new container. Zero means not set, except for the OOM score adjustment, which a container
 /// always has.
 pub(super) fn limits(limits: Option<cri::LinuxContainerResources>, field: &str) -> Result<Resources> {
@@ -116,7 +120,7 @@ fn list(text: String, field: impl Display) -> Result<Option<CpuList>> {
 }
 
 fn hugepages(limits: Vec<cri::HugepageLimit>, field: &str) -> Result<Vec<HugepageLimit>> {
-    let mut all: Vec<HugepageLimit> = Vec::with_capacity(limits.len());
+    let mut all = BTreeMap::new();
     for (index, cri::HugepageLimit { page_size, limit }) in limits.into_iter().enumerate() {
         let number = ["KB", "MB", "GB"].iter().find_map(|unit| page_size.strip_suffix(unit));
         let well_formed = number.is_some_and(|number| {
@@ -129,10 +133,17 @@ fn hugepages(limits: Vec<cri::HugepageLimit>, field: &str) -> Result<Vec<Hugepag
             ));
         }
         // The last limit for a size counts.
-        all.retain(|known| known.page_size != page_size);
-        all.push(HugepageLimit { page_size, limit_bytes: limit });
+        all.insert(page_size, limit);
+        if all.len() > PAGE_SIZES_MAX {
+            return Err(Error::invalid(
+                format_args!("{field}.hugepage_limits[{index}]"),
+                format!(
+                    "the container has limits for {PAGE_SIZES_MAX} page sizes without it, and may have no more"
+                ),
+            ));
+        }
     }
-    Ok(all)
+    Ok(all.into_iter().map(|(page_size, limit_bytes)| HugepageLimit { page_size, limit_bytes }).collect())
 }
 
 fn cgroup_files(files: BTreeMap<String, String>, field: &str) -> Result<BTreeMap<String, String>> {

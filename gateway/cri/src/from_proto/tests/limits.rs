@@ -34,6 +34,27 @@ fn malformed_limits_are_rejected_by_field() {
 }
 
 #[test]
+fn last_limit_for_a_size_of_huge_pages_counts_however_many_there_are() {
+    let hugepages = |limits: Vec<(String, u64)>| {
+        let limits = limits.into_iter().map(|(page_size, limit)| cri::HugepageLimit { page_size, limit });
+        update(cri::LinuxContainerResources { hugepage_limits: limits.collect(), ..Default::default() })
+    };
+    let known = |page_size: &str, limit_bytes| HugepageLimit { page_size: page_size.into(), limit_bytes };
+    for count in [20_000, 200_000] {
+        let size = |number| if number % 2 == 0 { "2MB" } else { "1GB" };
+        let limits = (0..count).map(|number| (size(number).to_owned(), number)).collect();
+        let expected = [known("1GB", count - 1), known("2MB", count - 2)];
+        assert_eq!(hugepages(limits).expect("it is well formed").hugepages, expected);
+    }
+    let sizes = |count: u64| (1..=count).map(|number| (format!("{number}KB"), number)).collect();
+    assert_eq!(hugepages(sizes(64)).expect("it is well formed").hugepages.len(), 64);
+    assert_eq!(
+        hugepages(sizes(200_000)).expect_err("there are no such nodes").report(),
+        "linux.hugepage_limits[64]: the container has limits for 64 page sizes without it, and may have no more"
+    );
+}
+
+#[test]
 fn weights_are_clamped_to_the_cgroup_range() {
     let shares = |cpu_shares| {
         let limits = cri::LinuxContainerResources { cpu_shares, ..Default::default() };

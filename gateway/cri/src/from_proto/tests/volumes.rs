@@ -115,3 +115,17 @@ fn cdi_devices_from_field_and_annotations_are_deduplicated() {
     config.annotations = map(&[("cdi.k8s.io/p_1", "v/c=a,v/c=z"), ("other", "v/c=no")]);
     assert_eq!(container_of(config).unwrap().cdi_devices, ["v/c=b", "v/c=a", "v/c=z"]);
 }
+
+/// With a long key, which is not written for each of them.
+#[test]
+fn many_cdi_devices_of_an_annotation_keep_their_order() {
+    let key = format!("cdi.k8s.io/{}", "k".repeat(100_000));
+    for count in [10_000, 100_000] {
+        let expected: Vec<String> = (0..count).rev().map(|number| format!("v/c={number}")).collect();
+        let mut config = app();
+        config.cdi_devices = vec![cri::CdiDevice { name: expected[0].clone() }];
+        let list = format!("{0},{0}", expected.join(","));
+        config.annotations = map(&[(key.as_str(), list.as_str())]);
+        assert_eq!(container_of(config).unwrap().cdi_devices, expected);
+    }
+}
