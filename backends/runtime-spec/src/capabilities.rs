@@ -6,6 +6,7 @@ pub use switchyard_core::capability::NAMES;
 use switchyard_core::spec::CapabilityChanges;
 
 use crate::oci;
+use crate::text::first_names;
 
 /// The capabilities of a task that requests no changes: the default set of Docker and containerd.
 pub const DEFAULT: [&str; 14] = [
@@ -49,21 +50,16 @@ pub fn sets(
     warnings: &mut Vec<String>,
 ) -> oci::Capabilities {
     let available: BTreeSet<&str> = available.iter().map(|name| bare(name)).collect();
-    let asked = |names: &[String], warnings: &mut Vec<String>| -> (bool, BTreeSet<&'static str>) {
-        let mut all = false;
-        let mut known = BTreeSet::new();
-        for name in names {
-            match parse(name) {
-                Parsed::All => all = true,
-                Parsed::One(name) => drop(known.insert(name)),
-                Parsed::Unknown => warnings.push(format!("capability {name:?} is unknown and left out")),
-            }
-        }
-        (all, known)
-    };
-    let (add_all, add) = asked(&changes.add, warnings);
-    let (drop_all, dropped) = asked(&changes.drop, warnings);
-    let (ambient_all, ambient) = asked(&changes.add_ambient, warnings);
+    let mut unknown = BTreeSet::new();
+    let (add_all, add) = asked(&changes.add, &mut unknown);
+    let (drop_all, dropped) = asked(&changes.drop, &mut unknown);
+    let (ambient_all, ambient) = asked(&changes.add_ambient, &mut unknown);
+    // One warning for all: the list of a client has any length.
+    if !unknown.is_empty() {
+        let count = unknown.len();
+        let names = first_names(&unknown);
+        warnings.push(format!("{count} unknown capabilities are left out: {names}"));
+    }
     let every = || NAMES.iter().copied().filter(|name| available.contains(name));
 
     if privileged {
@@ -103,6 +99,20 @@ pub fn sets(
         inheritable: list(&raised),
         ambient: list(&raised),
     }
+}
+
+/// Whether `ALL` is among these names, and the capabilities that they name. Adds those that are none to `unknown`.
+fn asked<'a>(names: &'a [String], unknown: &mut BTreeSet<&'a str>) -> (bool, BTreeSet<&'static str>) {
+    let mut all = false;
+    let mut known = BTreeSet::new();
+    for name in names {
+        match parse(name) {
+            Parsed::All => all = true,
+            Parsed::One(name) => drop(known.insert(name)),
+            Parsed::Unknown => drop(unknown.insert(name)),
+        }
+    }
+    (all, known)
 }
 
 enum Parsed {
@@ -177,6 +187,16 @@ mod tests {
         let (_, warnings) = check(&changes(&["FLY", "SYS_TIME"], &["ALL"], &[]), ALL & !(1 << 25), &[]);
         assert_eq!(warnings.len(), 2);
         assert!(warnings[0].contains("FLY") && warnings[1].contains("CAP_SYS_TIME"), "{warnings:?}");
+    }
+
+    #[test]
+    fn many_unknown_capabilities_are_one_short_warning() {
+        let many: Vec<String> = (0..1000).map(|number| format!("{number:03}{}", "X".repeat(1000))).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let (_, warnings) = check(&changes(&many, &many, &["ALSO_NONE"]), ALL, &DEFAULT);
+        let [warning] = &warnings[..] else { panic!("{} warnings", warnings.len()) };
+        assert!(warning.starts_with("1001 unknown capabilities are left out: \"000X"), "{warning}");
+        assert!(warning.len() < 400 && warning.ends_with(" and 998 more"), "{warning}");
     }
 
     #[test]

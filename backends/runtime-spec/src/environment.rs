@@ -1,6 +1,6 @@
 //! Command line, environment and working directory of the main process.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use indexmap::IndexMap;
@@ -8,7 +8,7 @@ use switchyard_core::spec::{EnvVar, PidMode, TaskSpec};
 use switchyard_core::{Error, Result};
 
 use crate::input::ImageConfig;
-use crate::text;
+use crate::text::{self, first_names};
 
 /// The `PATH` of a task whose image and request have none.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -66,6 +66,7 @@ impl Environment {
     /// `InvalidArgument`, naming `env`, for a name that is empty or contains `=` or NUL, or a value that
     /// contains NUL. The message never contains the value.
     pub fn assign(&mut self, vars: &[EnvVar], warnings: &mut Vec<String>) -> Result<()> {
+        let mut replaced = BTreeSet::new();
         for EnvVar { name, value } in vars {
             if name.is_empty() || name.contains(['=', '\0']) {
                 return Err(Error::invalid("env", format!("{name:?} cannot name a variable")));
@@ -75,10 +76,17 @@ impl Environment {
             }
             let text = String::from_utf8_lossy(value);
             if text.as_bytes() != value.as_slice() {
-                warnings
-                    .push(format!("the value of {name} is not UTF-8; what is not was replaced by U+FFFD"));
+                replaced.insert(name.as_str());
             }
             self.set(name, &text);
+        }
+        // One warning for all: the list of a client has any length.
+        if !replaced.is_empty() {
+            let count = replaced.len();
+            let names = first_names(&replaced);
+            warnings.push(format!(
+                "the values of {count} variables are not UTF-8; what is not was replaced by U+FFFD: {names}"
+            ));
         }
         Ok(())
     }
@@ -253,6 +261,11 @@ mod tests {
         environment.assign(&[var("RAW", b"a\xffb")], &mut warnings).unwrap();
         assert_eq!(environment.get("RAW"), Some("a\u{fffd}b"));
         assert!(warnings[0].contains("RAW"), "{warnings:?}");
+        let many: Vec<EnvVar> = (1000..2000).map(|number| var(&format!("N{number}"), b"\xff")).collect();
+        warnings.clear();
+        environment.assign(&many, &mut warnings).unwrap();
+        let text = "the values of 1000 variables are not UTF-8; what is not was replaced by U+FFFD";
+        assert_eq!(warnings, [format!("{text}: \"N1000\", \"N1001\", \"N1002\" and 997 more")]);
     }
 
     #[test]
@@ -317,7 +330,7 @@ mod tests {
                 prop_assert_eq!(environment.get(name), last);
             }
             let lines = environment.into_lines();
-            let names: std::collections::BTreeSet<&str> =
+            let names: BTreeSet<&str> =
                 lines.iter().filter_map(|line| line.split('=').next()).collect();
             prop_assert_eq!(names.len(), lines.len());
         }

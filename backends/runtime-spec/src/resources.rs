@@ -1,5 +1,7 @@
 //! Limits of a cgroup, reduced to what the node can give and converted to the OCI runtime spec.
 
+use std::collections::BTreeSet;
+
 use switchyard_core::spec::{
     CpuList, CpuPeriod, CpuQuota, CpuShares, HugepageLimit, MemoryLimit, Resources, Swappiness,
 };
@@ -8,6 +10,7 @@ use switchyard_core::{Error, Result};
 use crate::input::{CgroupDriver, CgroupVersion, Host};
 use crate::limits::oom_score_adj;
 use crate::oci::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
+use crate::text::first_names;
 
 /// The limits of a new task, or of an update of a running one; limits that were not requested are absent.
 ///
@@ -123,6 +126,7 @@ fn hugepages(
     warnings: &mut Vec<String>,
 ) -> Result<Vec<LinuxHugepageLimit>> {
     let mut limits: Vec<LinuxHugepageLimit> = Vec::new();
+    let mut left_out = BTreeSet::new();
     for HugepageLimit { page_size, limit_bytes } in asked {
         let digits = page_size.trim_end_matches(|c: char| c.is_ascii_uppercase());
         let unit = &page_size[digits.len()..];
@@ -136,10 +140,15 @@ fn hugepages(
             limits.retain(|other| other.page_size != *page_size);
             limits.push(LinuxHugepageLimit { page_size: page_size.clone(), limit: *limit_bytes });
         } else if *limit_bytes > 0 {
-            warnings.push(format!(
-                "the limit on huge pages of {page_size} is left out: this node cannot limit them"
-            ));
+            left_out.insert(page_size.as_str());
         }
+    }
+    if !left_out.is_empty() {
+        let count = left_out.len();
+        let sizes = first_names(&left_out);
+        warnings.push(format!(
+            "{count} limits on huge pages are left out, of {sizes}: this node cannot limit such pages"
+        ));
     }
     Ok(limits)
 }
@@ -250,6 +259,18 @@ mod tests {
         let host = Host { hugepage_sizes: vec!["2MB".to_owned()], ..bare_host() };
         check(&host, &asked, &json!({ "hugepageLimits": [{ "pageSize": "2MB", "limit": 0 }] }), 1);
         refused(&host, &with(|r| r.hugepages = vec![limit("2M", 0)]), "hugepages");
+    }
+
+    #[test]
+    fn many_unsupported_hugepage_limits_are_one_short_warning() {
+        let limit = |number| HugepageLimit { page_size: format!("{number}KB"), limit_bytes: 1 };
+        let asked = with(|r| r.hugepages = (1000..2000).map(limit).collect());
+        let mut warnings = Vec::new();
+        linux_resources(&asked, &bare_host(), &mut warnings).unwrap();
+        let sizes = "\"1000KB\", \"1001KB\", \"1002KB\" and 997 more";
+        let expected =
+            format!("1000 limits on huge pages are left out, of {sizes}: this node cannot limit such pages");
+        assert_eq!(warnings, [expected]);
     }
 
     #[test]
