@@ -1,4 +1,9 @@
 //! The launcher's socket, accessible only to root and the launcher's own user.
+//!
+//! Its name has the launcher's process id, which a launcher in another pid namespace may have too, if agents in containers share
+//! the directory. So a socket of this name on which a process listens is left alone, and the next directory is tried. What
+//! remains is a socket that is removed in the moment between its bind and its listen. That needs two agents which start
+//! launchers at once, and costs the launcher its socket file: its agent cannot connect, and starts another one.
 
 use std::fmt;
 use std::fs::{self, DirBuilder};
@@ -88,7 +93,11 @@ impl PluginSocket {
         }
         make_private(dir)?;
         remove_stale(dir);
-        // A socket with this process id was left by an earlier process with the same id.
+        if Probe::connect(&path).is_ok() {
+            let why = "a launcher of another pid namespace listens on the socket for this process id";
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+        }
+        // Otherwise an earlier process with the same id has left it.
         remove(&path)?;
         let listener = UnixListener::bind(&path)?;
         let file = SocketFile(path);
@@ -242,6 +251,19 @@ mod tests {
         let _place = PluginSocket::bind(&launch(dir.path())).unwrap();
         assert!(!stale.exists());
         assert!(listened.exists() && other.exists());
+    }
+
+    #[tokio::test]
+    async fn socket_of_the_same_process_id_is_replaced_unless_somebody_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let launchers = dir.path().join("launchers");
+        make_private(&launchers).unwrap();
+        let path = launchers.join(format!("driver-{}.sock", std::process::id()));
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        drop(PluginSocket::bind_in(&launchers, &launch(dir.path())).unwrap());
+        let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let error = PluginSocket::bind_in(&launchers, &launch(dir.path())).unwrap_err();
+        assert!(error.kind() == io::ErrorKind::AddrInUse && path.exists(), "{error}");
     }
 
     #[tokio::test]
