@@ -1,6 +1,10 @@
 //! The directory that contains our kubelet.sock and the plugins' own sockets.
+//!
+//! One daemon at a time serves it, the one that has the lock on the directory: another one, which would take the first one's
+//! socket for a stale one, is refused until that has ended. A kubelet takes no lock. One that serves is found by its
+//! socket; one that starts later removes ours, as it does with every socket of its directory.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -17,14 +21,22 @@ pub(crate) const REGISTRY: &str = "kubelet.sock";
 /// Pause between two attempts to connect to a plugin that does not listen yet.
 const ATTEMPT: Duration = Duration::from_millis(50);
 
-/// Creates the directory, removes the sockets in it, and listens in it, as a kubelet does when it starts.
+/// The socket of the registry.
+#[derive(Debug)]
+pub(crate) struct RegistrySocket {
+    pub(crate) listener: UnixListener,
+    /// The lock on the directory.
+    _lock: File,
+}
+
+/// Creates the directory, locks it, removes the sockets in it, and listens in it, as a kubelet does when it starts.
 /// Plugins notice by this that they have to register, both those that watch their own socket and those that
 /// watch kubelet.sock. Other files are kept.
 ///
 /// # Errors
-/// `FailedPrecondition` if other users can write to the directory, or if a process serves its kubelet.sock;
+/// `FailedPrecondition` if other users can write to the directory, or if another process serves it;
 /// `Unavailable` if it cannot be created.
-pub(crate) async fn open(directory: &Path) -> Result<UnixListener> {
+pub(crate) async fn open(directory: &Path) -> Result<RegistrySocket> {
     let fail = |what: &str| {
         let text =
             format!("cannot {what} {}, the directory for vendors' device plugins", directory.display());
@@ -39,11 +51,20 @@ pub(crate) async fn open(directory: &Path) -> Result<UnixListener> {
         )));
     }
     let registry = directory.join(REGISTRY);
-    if UnixStream::connect(&registry).await.is_ok() {
-        return Err(Error::failed_precondition(format!(
-            "a kubelet or another daemon serves {} already: set devices.host.directory to another directory",
+    let taken = |by: &str| {
+        Error::failed_precondition(format!(
+            "{by} serves {} already: set devices.host.directory to another directory",
             registry.display()
-        )));
+        ))
+    };
+    let lock = File::open(directory).map_err(fail("open"))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(taken("another daemon")),
+        Err(TryLockError::Error(source)) => return Err(fail("lock")(source)),
+    }
+    if UnixStream::connect(&registry).await.is_ok() {
+        return Err(taken("a kubelet or another daemon"));
     }
     for entry in fs::read_dir(directory).map_err(fail("read"))?.flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_socket())
@@ -55,7 +76,7 @@ pub(crate) async fn open(directory: &Path) -> Result<UnixListener> {
     }
     let listener = UnixListener::bind(&registry).map_err(fail("listen in"))?;
     fs::set_permissions(&registry, fs::Permissions::from_mode(0o600)).map_err(fail("listen in"))?;
-    Ok(listener)
+    Ok(RegistrySocket { listener, _lock: lock })
 }
 
 /// Connects to a plugin's socket in the directory; until `deadline`, the socket need not exist yet. `name`
@@ -138,6 +159,18 @@ mod tests {
         fs::create_dir(&open_to_all).unwrap();
         fs::set_permissions(&open_to_all, fs::Permissions::from_mode(0o777)).unwrap();
         assert_eq!(open(&open_to_all).await.unwrap_err().kind(), ErrorKind::FailedPrecondition);
+    }
+
+    /// As if it looked while the first one has not made its socket yet.
+    #[tokio::test]
+    async fn second_daemon_is_refused_although_it_finds_no_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = open(dir.path()).await.unwrap();
+        fs::remove_file(dir.path().join(REGISTRY)).unwrap();
+        let error = open(dir.path()).await.unwrap_err();
+        assert!(error.report().starts_with("another daemon serves"), "{error:?}");
+        drop(first);
+        open(dir.path()).await.unwrap();
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::Stream;
 use switchyard_authority::AuthorityFilter;
 use switchyard_proto::kubelet::device_plugin::v1beta1::registration_server::RegistrationServer;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +17,7 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::config::Config;
-use crate::directory;
+use crate::directory::{self, RegistrySocket};
 use crate::hosted::Hosted;
 use crate::registration::Registrar;
 
@@ -71,7 +71,7 @@ impl Host {
     /// daemon creates it anew.
     pub async fn serve(self, stop: CancellationToken) {
         let Self { hosted, config, observe } = self;
-        let Some(listener) = stop.run_until_cancelled(listen(&config, &hosted)).await else { return };
+        let Some(socket) = stop.run_until_cancelled(listen(&config, &hosted)).await else { return };
         tracing::info!(directory = %config.directory.display(), "vendors' device plugins can register");
         let tasks = TaskTracker::new();
         let followed = hosted.clone();
@@ -79,7 +79,7 @@ impl Host {
         let service = RegistrationServer::from_arc(registrar).max_decoding_message_size(REQUEST_MAX);
         let server =
             Server::builder().max_concurrent_streams(CALLS_MAX).add_routes(observe(Routes::new(service)));
-        let server = server.serve_with_incoming_shutdown(incoming(listener), stop.clone().cancelled_owned());
+        let server = server.serve_with_incoming_shutdown(incoming(socket), stop.clone().cancelled_owned());
         let deadline = async {
             stop.cancelled().await;
             sleep(CLOSE).await;
@@ -108,13 +108,13 @@ impl fmt::Debug for Host {
 }
 
 /// Opens the directory and listens in it, with retries until it succeeds. Cancel-safe.
-async fn listen(config: &Config, hosted: &Hosted) -> UnixListener {
+async fn listen(config: &Config, hosted: &Hosted) -> RegistrySocket {
     let mut last_failure = String::new();
     loop {
         match directory::open(&config.directory).await {
-            Ok(listener) => {
+            Ok(socket) => {
                 hosted.set_fault(None);
-                return listener;
+                return socket;
             }
             Err(error) => {
                 let report = error.report();
@@ -132,12 +132,12 @@ async fn listen(config: &Config, hosted: &Hosted) -> UnixListener {
     }
 }
 
-/// The connections of a listener, each with a permit of [`CONNECTIONS_MAX`].
-fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<GrpcConnection>> {
+/// The connections to the socket, each with a permit of [`CONNECTIONS_MAX`].
+fn incoming(socket: RegistrySocket) -> impl Stream<Item = io::Result<GrpcConnection>> {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    futures::stream::unfold((listener, places), |(listener, places)| async move {
+    futures::stream::unfold((socket, places), |(socket, places)| async move {
         loop {
-            match listener.accept().await {
+            match socket.listener.accept().await {
                 Ok((stream, _)) if !directory::is_allowed(&stream) => {
                     tracing::warn!(
                         "refused a registration of a device plugin from a process that is not root"
@@ -146,7 +146,7 @@ fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<GrpcConnect
                 Ok((stream, _)) => {
                     // A connection beyond the limit is closed: the plugin retries.
                     if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-                        return Some((Ok(AuthorityFilter::with_guard(stream, place)), (listener, places)));
+                        return Some((Ok(AuthorityFilter::with_guard(stream, place)), (socket, places)));
                     }
                 }
                 Err(error) => {
