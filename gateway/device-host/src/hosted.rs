@@ -481,3 +481,6 @@ fn group(resource: &str) -> DeviceGroup {
 pub(crate) fn by_vendors<'a>(ids: &'a [String], vendors: &'a [String]) -> BTreeMap<&'a str, &'a str> {
     vendors.iter().map(String::as_str).zip(ids.iter().map(String::as_str)).collect()
 }
+
+#[cfg(test)]
+mod tests;
