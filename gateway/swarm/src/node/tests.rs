@@ -364,6 +364,7 @@ async fn certificate_outside_its_time_ends_the_membership_only_until_the_clock_i
         // As if the clock were set to where the certificate is valid.
         test.store().save_joined(&valid).unwrap();
         wait_until(&node, "it is a member", |phase| matches!(phase, NodePhase::Member(_))).await;
+        assert_eq!(test.maker.removals.load(Ordering::Relaxed), 0, "its tasks run on");
     }
 }
 
@@ -394,6 +395,7 @@ async fn membership_that_ends_by_the_clock_and_goes_on_keeps_its_executor() {
     test.store().save_joined(&valid).unwrap();
     wait_until(&node, "it is a member again", |phase| matches!(phase, NodePhase::Member(_))).await;
     assert_eq!(test.maker.made.load(Ordering::Relaxed), 1);
+    assert_eq!(test.maker.removals.load(Ordering::Relaxed), 0, "its tasks run on");
 }
 
 #[tokio::test(start_paused = true)]
