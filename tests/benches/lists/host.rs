@@ -10,8 +10,8 @@ use switchyard_core::spec::{MissingSource, MountSource, TaskSpec};
 use switchyard_runtime_spec::input::{DeviceInfo, HostNode, HostPropagation};
 use switchyard_runtime_spec::user::{self, Accounts};
 use switchyard_runtime_spec::{
-    CgroupDriver, Gathered, Host, HostFs, ImageConfig, Input, Namespace, Questions, ResolvedMount,
-    ResolvedSource, SandboxFacts, build,
+    CgroupDriver, CgroupVersion, Gathered, Host, HostFs, ImageConfig, Input, Namespace, Questions,
+    ResolvedMount, ResolvedSource, SandboxFacts, build,
 };
 
 /// How many devices the file of the vendor has.
@@ -56,8 +56,14 @@ impl HostFs for AnyPath {
     }
 }
 
-/// Builds the spec of a task.
+/// Builds the spec of a task of an image that has no lists.
 pub(crate) fn build_spec(task: &TaskSpec) -> Result<()> {
+    let image = ImageConfig { cmd: vec!["true".to_owned()], ..ImageConfig::default() };
+    build_spec_of(task, &image)
+}
+
+/// Builds the spec of a task of an image.
+pub(crate) fn build_spec_of(task: &TaskSpec, image: &ImageConfig) -> Result<()> {
     let mounts: Vec<ResolvedMount> = task.mounts.iter().map(resolved).collect();
     let sandbox = sandbox();
     let host = host();
@@ -66,13 +72,12 @@ pub(crate) fn build_spec(task: &TaskSpec) -> Result<()> {
     let mut found = Gathered::of_task(&asked, &AnyPath);
     let nodes = found.resolve_cdi(&task.cdi_devices, &cdi_dirs)?;
     let found = found.with_nodes(nodes, &AnyPath);
-    let image = ImageConfig { cmd: vec!["true".to_owned()], ..ImageConfig::default() };
     let user = user::resolve(&task.user, "", &Accounts::default())?;
     let built = build(&Input {
         id: "t",
         task,
         mounts: &mounts,
-        image: &image,
+        image,
         sandbox: &sandbox,
         host,
         found: &found,
@@ -114,11 +119,18 @@ fn sandbox() -> SandboxFacts {
     }
 }
 
-/// Without what depends on the machine that measures.
+/// A node of cgroup v2, without what depends on the machine that measures.
 fn host() -> &'static Host {
     static HOST: LazyLock<Host> = LazyLock::new(|| {
         let detected = Host::detect(CgroupDriver::Fs, "p").expect("this is a Linux");
-        Host { hard_rlimits: BTreeMap::new(), io_weights: true, selinux: None, apparmor: None, ..detected }
+        Host {
+            cgroup: CgroupVersion::V2,
+            hard_rlimits: BTreeMap::new(),
+            io_weights: true,
+            selinux: None,
+            apparmor: None,
+            ..detected
+        }
     });
     &HOST
 }

@@ -1,16 +1,21 @@
-//! Measures whether the lists in requests cost in proportion to their length: the processor time of a request with a list,
-//! from its bytes to the spec of a container, against that of one with a list ten times as long.
+//! Measures whether lists in requests cost in proportion to their length: the processor time of a request with a list, from
+//! its bytes to the spec of a container, against that of one with a list ten times as long. Which lists are measured, which
+//! are not and why is in `docs/benchmark.md`.
 //!
 //! Processor time is no count of operations. There is no counter that would be exact and cheap: a virtual machine has none
 //! for instructions, a debugger's single steps are 26,000 a second, and what allocates nothing is not seen by an allocator.
-//! So the bound leaves room for caches; a list that is compared with itself exceeds it several times.
+//! So the bound is ten, as the input, and a good half as much again for noise; a list that is compared with itself exceeds it
+//! several times.
 
 #![expect(clippy::print_stdout, reason = "its output is what this program is for")]
 
+mod agents;
 #[path = "../cri/failure.rs"]
 mod failure;
 mod host;
+mod kubelets;
 mod lists;
+mod managers;
 #[path = "../cri/pair.rs"]
 #[expect(dead_code, reason = "here both sides are measured in one process")]
 mod pair;
@@ -28,7 +33,8 @@ use crate::lists::{List, ONE_TO};
 use crate::pair::Pair;
 use crate::row::{Goal, Row};
 
-/// How many times as much ten times the input may cost: fifteen, for what sorts or looks up, and room for caches.
+/// How many times as much ten times the input may cost: ten, and a good half as much again for what sorts or looks up, for caches
+/// and for noise.
 const AT_MOST: f64 = 16.0;
 
 /// How often each list is measured.
