@@ -271,7 +271,7 @@ impl ExecBackend for Fake {
                         ));
                     }
                 };
-                let counts = (&state.processes, &state.unended);
+                let counts = (&state.processes, &state.unended, state.left_output);
                 Ok(exec::spawn(program, spec, place, end, counts, (&self.session, id)))
             };
             self.session.act(Method::Exec, id, effect).await

@@ -30,6 +30,7 @@ struct Control {
     code: watch::Receiver<Option<i32>>,
     process: AbortHandle,
     unended: Unended,
+    left: LeftOutput,
     session: Arc<Session>,
     task: TaskId,
 }
@@ -59,6 +60,20 @@ impl Unended {
     }
 }
 
+/// What becomes of the output that a child keeps open after the exit of an exec.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LeftOutput {
+    /// It is closed as soon as it is cut off.
+    #[default]
+    Closed,
+    /// The child writes without a pause, so that only the deletion of the exec closes it.
+    Busy,
+    /// It stays open after it was cut off, as when the runtime cannot be reached.
+    Open,
+    /// As [`LeftOutput::Busy`], and the deletion never ends.
+    Hung,
+}
+
 #[derive(Default)]
 struct Streams {
     stdin: Option<DuplexStream>,
@@ -79,7 +94,7 @@ pub(crate) fn spawn(
     spec: &ExecSpec,
     place: ExecPlace,
     end: watch::Receiver<Option<Exit>>,
-    (count, unended): (&Arc<AtomicUsize>, &Unended),
+    (count, unended, left): (&Arc<AtomicUsize>, &Unended, LeftOutput),
     (session, task): (&Arc<Session>, TaskId),
 ) -> ExecProcess {
     let mut ours = Streams::default();
@@ -109,6 +124,7 @@ pub(crate) fn spawn(
             code,
             process,
             unended: unended.clone(),
+            left,
             session: Arc::clone(session),
             task,
         }),
@@ -245,14 +261,23 @@ impl ExecControl for Control {
 
     fn cut_output(&self, after: Duration) -> BoxFuture<'_, ()> {
         Box::pin(async move {
+            if matches!(self.left, LeftOutput::Busy | LeftOutput::Hung) {
+                std::future::pending::<()>().await;
+            }
             tokio::time::sleep(after).await;
-            self.process.abort();
+            if self.left == LeftOutput::Closed {
+                self.process.abort();
+            }
         })
     }
 
     fn delete(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.process.abort();
+            match self.left {
+                LeftOutput::Closed | LeftOutput::Busy => self.process.abort(),
+                LeftOutput::Open => {}
+                LeftOutput::Hung => std::future::pending().await,
+            }
             Ok(())
         })
     }

@@ -41,6 +41,7 @@ mod users;
 mod world;
 
 pub use attach::ECHO_PORT;
+pub use exec::LeftOutput;
 pub use image::FakeImage;
 pub use session::{Call, Hold, Method};
 
@@ -209,6 +210,11 @@ impl Fake {
     pub fn set_execs_unended(&self, unended: bool) {
         let world = self.world.lock();
         if unended { world.unended.begin() } else { world.unended.end() }
+    }
+
+    /// What becomes of the output that children of the execs that start from now on keep open.
+    pub fn set_left_output(&self, left: LeftOutput) {
+        self.world.lock().left_output = left;
     }
 
     /// Sets the reported progress of all pulls in flight.

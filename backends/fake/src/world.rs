@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::attach::TaskStreams;
-use crate::exec::Unended;
+use crate::exec::{LeftOutput, Unended};
 use crate::image::Images;
 use crate::program::{Command, Program, Run};
 use crate::users::resolve;
@@ -48,6 +48,8 @@ pub(crate) struct State {
     pub(crate) pending_starts: BTreeMap<TaskId, bool>,
     /// The execs that could not be ended.
     pub(crate) unended: Unended,
+    /// What becomes of the output that children of execs keep open.
+    pub(crate) left_output: LeftOutput,
 }
 
 pub(crate) struct FakeSandbox {

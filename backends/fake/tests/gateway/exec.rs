@@ -6,9 +6,10 @@ use std::time::Duration;
 use futures::poll;
 use switchyard_contract::refused;
 use switchyard_contract::specs;
+use switchyard_core::backend::CUT_PATIENCE;
 use switchyard_core::gateway::Limits;
 use switchyard_core::{ErrorKind, Reason};
-use switchyard_fake::{Fake, Method};
+use switchyard_fake::{Fake, LeftOutput, Method};
 
 use crate::node::{ENDLESS, FakeNode, limits, task_spec, until};
 
@@ -178,6 +179,36 @@ async fn the_timeout_of_a_command_ends_with_its_exit() {
     let output = node.scope.exec_tail(&id, &spec, limit(3), 100).await.unwrap();
     assert_eq!((output.code, &output.stdout[..]), (3, &b"early\n"[..]));
     until(|| node.fake.processes() == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn output_of_a_child_that_never_pauses_is_cut_off_at_the_timeout_of_the_command() {
+    let node = FakeNode::new().await;
+    let id = node.running(ENDLESS).await.id.to_string();
+    node.fake.set_left_output(LeftOutput::Busy);
+    let spec = specs::exec(&["sh", "-c", "echo early; sleep 1000 & exit 3"]);
+    let limit = Duration::from_secs(60);
+    let begun = tokio::time::Instant::now();
+    let output = node.scope.exec_tail(&id, &spec, Some(limit), 100).await.unwrap();
+    assert_eq!((output.code, &output.stdout[..]), (3, &b"early\n"[..]));
+    assert_eq!(begun.elapsed(), limit);
+}
+
+#[tokio::test(start_paused = true)]
+async fn output_that_the_runtime_does_not_close_is_not_awaited_for_long() {
+    let node = FakeNode::new().await;
+    let id = node.running(ENDLESS).await.id.to_string();
+    let spec = specs::exec(&["sh", "-c", "echo early; sleep 1000 & exit 3"]);
+    let limit = Duration::from_secs(60);
+    for (left, cut) in [(LeftOutput::Open, spec.drain), (LeftOutput::Hung, limit + CUT_PATIENCE)] {
+        node.fake.set_left_output(left);
+        let begun = tokio::time::Instant::now();
+        let error = node.scope.exec_tail(&id, &spec, Some(limit), 100).await.unwrap_err();
+        let text = error.report();
+        assert!(text.contains("has ended with code 3, but the runtime has not closed its output"), "{text}");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(begun.elapsed().as_secs(), (cut + CUT_PATIENCE).as_secs());
+    }
 }
 
 #[tokio::test]

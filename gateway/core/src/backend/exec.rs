@@ -9,6 +9,9 @@ use crate::error::Result;
 use crate::spec::Signal;
 use crate::stream::{Sink, Source};
 
+/// How long the runtime may take to close output that is cut off. After that it is read no further.
+pub const CUT_PATIENCE: Duration = Duration::from_secs(10);
+
 /// A further process in a task, with its streams.
 ///
 /// Dropping it kills the process and releases its resources.
@@ -76,10 +79,11 @@ pub trait ExecControl: Send + Sync {
     fn resize(&self, width: u16, height: u16) -> BoxFuture<'_, Result<()>>;
 
     /// Closes the output of a process that has exited, once children have kept it open for `after` without
-    /// unread output. Returns when that is done; never returns if the output ends by itself. Cancel-safe.
+    /// unread output. Returns when that is done, or has failed: then the output stays open. Never returns if the output
+    /// ends by itself. Cancel-safe.
     fn cut_output(&self, after: Duration) -> BoxFuture<'_, ()>;
 
-    /// Releases the runtime's resources of an exited process. Idempotent.
+    /// Releases the runtime's resources of an exited process. Idempotent; cancel-safe.
     ///
     /// # Errors
     /// `Unavailable` if the runtime cannot be reached.

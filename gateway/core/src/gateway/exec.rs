@@ -7,7 +7,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
 
 use super::Scope;
-use crate::backend::{ExecControl, ExecPlace, ExecProcess};
+use crate::backend::{CUT_PATIENCE, ExecControl, ExecPlace, ExecProcess};
 use crate::error::{Error, Reason, Result};
 use crate::id::TaskId;
 use crate::operation::{OperationKind, Subject, step};
@@ -29,9 +29,6 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long a killed process may take to exit.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How long the runtime may take to close output that was cut off.
-const CUT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which part of each output stream of a command is kept; the rest is read and discarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::ExecControl;
+use crate::backend::{CUT_PATIENCE, ExecControl};
 use crate::error::Error;
 
 /// The error for a command that has ended while a child of it keeps its output open. It is no `DeadlineExceeded`:
@@ -25,8 +25,8 @@ pub(super) fn output_not_closed(code: i32, limit: Duration) -> Error {
 }
 
 /// Closes the output of a process that has exited, once children have kept it open for `drain` without writing.
-/// Children that go on writing are cut off at the deadline of the command, but no earlier than after `drain`.
-/// Cancel-safe.
+/// Children that go on writing are cut off at the deadline of the command, but no earlier than after `drain`; the
+/// runtime may take [`CUT_PATIENCE`] for that. Cancel-safe.
 pub(super) async fn cut_output(control: &dyn ExecControl, drain: Duration, deadline: Option<Instant>) {
     // A time that the clock cannot represent is no limit.
     let latest = deadline.and_then(|deadline| Some(deadline.max(Instant::now().checked_add(drain)?)));
@@ -39,10 +39,10 @@ pub(super) async fn cut_output(control: &dyn ExecControl, drain: Duration, deadl
     tokio::select! {
         biased;
         () = control.cut_output(drain) => {}
-        () = latest => {
-            if let Err(error) = control.delete().await {
-                tracing::debug!(error = error.report(), "cannot end the output of a command");
-            }
+        () = latest => match tokio::time::timeout(CUT_PATIENCE, control.delete()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(error = error.report(), "cannot end the output of a command"),
+            Err(_) => tracing::debug!("the output of a command was not ended within {CUT_PATIENCE:?}"),
         }
     }
 }
