@@ -1,6 +1,7 @@
 //! Port-forward: one dialled connection for each pair of streams, any number of them concurrently.
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::num::NonZeroU16;
 use std::pin::pin;
 use std::sync::Arc;
@@ -179,7 +180,7 @@ async fn carry(
 /// Copies what the port sends, and ends both streams to the client. Returns true if the client has reset the
 /// stream.
 async fn downward(output: Output, outbound: &mut Outbound, error: &mut Outbound, port: u16) -> bool {
-    match outward(output, outbound).await {
+    match outward(output, outbound, pending()).await {
         Ok(()) => {}
         Err(CopyError::Gone(_)) => return true,
         Err(CopyError::Io(reason)) => text(error, format!("forwarding port {port} failed: {reason}")).await,

@@ -1,6 +1,7 @@
 //! Exec and attach: the streams of one process, over any transport.
 
 use std::num::NonZeroU16;
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -123,10 +124,14 @@ pub(crate) async fn run(
             return error.finish().await;
         }
     };
+    let cut = CancellationToken::new();
     let outputs = async {
-        tokio::join!(carry_output(output, stdout, "stdout"), carry_output(errors, stderr, "stderr"))
+        tokio::join!(
+            carry_output(output, stdout, "stdout", &cut),
+            carry_output(errors, stderr, "stderr", &cut)
+        );
     };
-    let ended = async { tokio::join!(control.wait(), outputs).0 };
+    let ended = exit_and_outputs(&*control, outputs, &cut);
     let inputs = async {
         tokio::join!(carry_input(stdin, input), resizes(resize, &*control));
         std::future::pending::<()>().await;
@@ -149,11 +154,38 @@ pub(crate) async fn run(
     error.finish().await;
 }
 
+/// Waits for the exit of the process, and for the end of its outputs, which `cut` hastens.
+async fn exit_and_outputs(
+    control: &dyn Control,
+    outputs: impl Future<Output = ()>,
+    cut: &CancellationToken,
+) -> Outcome {
+    let mut outputs = pin!(outputs);
+    let mut exit = pin!(control.wait());
+    let outcome = tokio::select! {
+        outcome = &mut exit => outcome,
+        () = &mut outputs => return exit.await,
+    };
+    if matches!(outcome, Outcome::Exited(_)) {
+        tokio::select! {
+            () = &mut outputs => return outcome,
+            () = control.cut_outputs() => cut.cancel(),
+        }
+    }
+    outputs.await;
+    outcome
+}
+
 /// Copies an output to the client, and ends the stream with it.
-async fn carry_output(output: Option<Output>, outbound: Option<Outbound>, name: &'static str) {
+async fn carry_output(
+    output: Option<Output>,
+    outbound: Option<Outbound>,
+    name: &'static str,
+    cut: &CancellationToken,
+) {
     let Some(mut outbound) = outbound else { return };
     if let Some(output) = output
-        && let Err(CopyError::Io(error)) = outward(output, &mut outbound).await
+        && let Err(CopyError::Io(error)) = outward(output, &mut outbound, cut.cancelled()).await
     {
         debug!(%error, name, "output of a process cannot be read");
     }

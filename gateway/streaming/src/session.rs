@@ -61,6 +61,13 @@ pub trait Control: Send + Sync {
     /// returned and all outputs have ended. Cancel-safe: it is dropped if the client disconnects.
     async fn wait(&self) -> Outcome;
 
+    /// Closes outputs that are still open although the process has exited. Called at most once, after [`Control::wait`] has
+    /// returned an exit; when this returns, only what can be read at once is read of them. Cancel-safe: it is dropped when
+    /// the outputs have ended. By default they are read until they end by themselves.
+    async fn cut_outputs(&self) {
+        std::future::pending().await
+    }
+
     /// The client has disconnected, or was idle for too long, before the process exited. Called at most once,
     /// and never after the exit status was sent to the client. An exec kills its process here; an attach does
     /// nothing.

@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
-use switchyard_core::backend::{ExecControl, ExecProcess};
+use switchyard_core::backend::{CUT_PATIENCE, ExecControl, ExecProcess};
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_streaming::{Command, Control, Input, Outcome, Process, Refusal, Size};
-use tokio::task::AbortHandle;
 
 use super::{output, to_refusal};
 
@@ -25,10 +23,8 @@ pub(super) struct PendingExec {
 
 /// A running command. Dropping it kills the command if necessary, and removes it.
 struct RunningExec {
-    process: Arc<dyn ExecControl>,
+    process: Box<dyn ExecControl>,
     drain: Duration,
-    /// Ends the output streams that children of the command still hold open.
-    cut: Mutex<Option<AbortHandle>>,
 }
 
 #[async_trait]
@@ -37,7 +33,7 @@ impl Command for PendingExec {
         let Self { scope, task, spec } = *self;
         let started = scope.exec(&task.to_string(), &spec).await.map_err(|error| to_refusal(&error))?;
         let ExecProcess { stdin, stdout, stderr, control } = started;
-        let running = RunningExec { process: control.into(), drain: spec.drain, cut: Mutex::default() };
+        let running = RunningExec { process: control, drain: spec.drain };
         Ok(Process {
             stdin: stdin.map(Input::new),
             stdout: stdout.map(output),
@@ -55,15 +51,15 @@ impl Control for RunningExec {
 
     async fn wait(&self) -> Outcome {
         match self.process.wait().await {
-            Ok(code) => {
-                let process = Arc::clone(&self.process);
-                let drain = self.drain;
-                let cut = tokio::spawn(async move { process.cut_output(drain).await });
-                *self.cut.lock() = Some(cut.abort_handle());
-                Outcome::Exited(code)
-            }
+            Ok(code) => Outcome::Exited(code),
             Err(error) => Outcome::Failed(error.report()),
         }
+    }
+
+    /// Ends the output streams that children of the command still hold open.
+    async fn cut_outputs(&self) {
+        self.process.cut_output(self.drain).await;
+        tokio::time::sleep(CUT_PATIENCE).await;
     }
 
     async fn hang_up(&self) {
@@ -76,10 +72,33 @@ impl Control for RunningExec {
     }
 }
 
-impl Drop for RunningExec {
-    fn drop(&mut self) {
-        if let Some(cut) = self.cut.lock().take() {
-            cut.abort();
-        }
+#[cfg(test)]
+mod tests {
+    use switchyard_contract::specs;
+    use switchyard_core::gateway::{Gateway, Limits};
+    use switchyard_core::id::Owner;
+    use switchyard_fake::{BUSYBOX, Fake, LeftOutput};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn output_that_the_runtime_does_not_close_is_given_up() {
+        let fake = Fake::with_local_busybox().await;
+        let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
+        gateway.recover().await.expect("the fake recovers");
+        let scope = gateway.scope(Owner::Kubernetes);
+        let sandbox =
+            scope.create_sandbox(specs::sandbox(Owner::Kubernetes, "pod")).await.expect("it is new");
+        let task = specs::task(Owner::Kubernetes, "task", BUSYBOX, &["serve"]);
+        let task = scope.create_task(&sandbox.id.to_string(), task).await.expect("it is new").id;
+        scope.start_task(&task.to_string()).await.expect("it starts");
+        fake.set_left_output(LeftOutput::Open);
+        let spec = specs::exec(&["sh", "-c", "sleep 1000 & exit 5"]);
+        let drain = spec.drain;
+        let process = Box::new(PendingExec { scope, task, spec }).open().await.expect("it runs");
+        assert_eq!(process.control.wait().await, Outcome::Exited(5));
+        let begun = tokio::time::Instant::now();
+        process.control.cut_outputs().await;
+        assert_eq!(begun.elapsed(), drain + CUT_PATIENCE);
     }
 }

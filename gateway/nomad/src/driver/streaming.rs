@@ -8,10 +8,11 @@
 //! A client never closes its half of the stream; when it goes away, everything is dropped, which kills the
 //! process. Empty messages are keep-alives.
 
+use std::future::ready;
 use std::time::Duration;
 
 use futures::stream::{self, Stream, StreamExt};
-use switchyard_core::backend::{ExecControl, ExecProcess};
+use switchyard_core::backend::{CUT_PATIENCE, ExecControl, ExecProcess};
 use switchyard_core::spec::ExecSpec;
 use switchyard_core::stream::{Sink, Source};
 use switchyard_core::{Error, ErrorKind, Result};
@@ -19,7 +20,7 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::exec_task_streaming_request::{Setup, TerminalSize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
-use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
@@ -44,6 +45,9 @@ const ANSWERS: usize = 4;
 
 /// The largest data size of one response, in bytes.
 const CHUNK: usize = 32 << 10;
+
+/// How much output is sent that is read after it was given up, in bytes: what a pipe holds.
+const LATE: usize = 64 << 10;
 
 type StreamingRequest = nomad::ExecTaskStreamingRequest;
 type StreamingResponse = nomad::ExecTaskStreamingResponse;
@@ -156,24 +160,32 @@ where
     Box::pin(stream)
 }
 
-/// Sends output to the client until the process has exited and all output is sent.
+/// Sends output to the client until the process has exited and all output is sent. Output that the runtime does not close
+/// is read for [`CUT_PATIENCE`] after it was cut off: the client gets the exit code all the same.
 async fn serve(
     stdout: Option<Source>,
     stderr: Option<Source>,
     control: &dyn ExecControl,
     sender: &mpsc::Sender<Result<StreamingResponse, Status>>,
 ) -> Result<()> {
-    let output =
-        async { tokio::join!(pump(stdout, Output::Stdout, sender), pump(stderr, Output::Stderr, sender)) };
+    let late = CancellationToken::new();
+    let output = async {
+        tokio::join!(pump(stdout, Output::Stdout, sender, &late), pump(stderr, Output::Stderr, sender, &late))
+    };
     tokio::pin!(output);
     let (code, drained) = tokio::select! {
         code = control.wait() => (code?, false),
         _ = &mut output => (control.wait().await?, true),
     };
     if !drained {
+        let cut = async {
+            control.cut_output(DRAIN).await;
+            tokio::time::sleep(CUT_PATIENCE).await;
+        };
         tokio::select! {
             _ = &mut output => {}
-            () = control.cut_output(DRAIN) => {
+            () = cut => {
+                late.cancel();
                 output.await;
             }
         }
@@ -185,17 +197,31 @@ async fn serve(
     Ok(())
 }
 
+/// Sends an output stream to the client until it ends; once it is `late`, only what can be read at once, and no more than
+/// [`LATE`], since a child may write on.
 async fn pump(
     source: Option<Source>,
     output: Output,
     responses: &mpsc::Sender<Result<StreamingResponse, Status>>,
+    late: &CancellationToken,
 ) {
     let Some(mut source) = source else { return };
     let mut chunk = vec![0; CHUNK];
-    loop {
-        match source.read(&mut chunk).await {
+    let mut left = None;
+    while left != Some(0) {
+        let read = tokio::select! {
+            biased;
+            () = late.cancelled(), if left.is_none() => {
+                left = Some(LATE);
+                continue;
+            }
+            read = source.read(&mut chunk) => read,
+            () = ready(()), if left.is_some() => return,
+        };
+        match read {
             Ok(0) => return,
             Ok(read) => {
+                left = left.map(|left| left.saturating_sub(read));
                 if responses.send(Ok(output.data_message(chunk[..read].to_vec()))).await.is_err() {
                     return;
                 }

@@ -1,12 +1,34 @@
 //! Exec and attach over SPDY: output, input and its end, exit status in every version, sizes, and clients
 //! that disconnect.
 
+use std::sync::Arc;
+
+use async_trait::async_trait;
 use serde_json::{Value, json};
 use switchyard_streaming::client::{ClientEvent, Spdy, exec};
-use switchyard_streaming::{Config, Output, Refusal, Streams};
+use switchyard_streaming::{Config, Control, Outcome, Output, Process, Refusal, Size, Streams};
+use tokio::io::{AsyncWriteExt, duplex};
 use tokio::net::unix::pipe;
 
 use crate::support::{ALL, Given, Happened, STDOUT, TTY, given, noise, serve, shell, soon};
+
+/// A process that has exited, and whose output nobody closes.
+struct Unclosed;
+
+#[async_trait]
+impl Control for Unclosed {
+    async fn resize(&self, _: Size) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    async fn wait(&self) -> Outcome {
+        Outcome::Exited(7)
+    }
+
+    async fn cut_outputs(&self) {}
+
+    async fn hang_up(&self) {}
+}
 
 #[tokio::test]
 async fn output_streams_are_separate_and_status_comes_last() {
@@ -92,6 +114,32 @@ async fn pipe_output_is_forwarded_completely() {
     };
     let (ended, ()) = soon(async { tokio::join!(exec(&url, "v4.channel.k8s.io", STDOUT, b""), write) }).await;
     assert!(ended.unwrap().stdout == sent);
+}
+
+#[tokio::test]
+async fn status_comes_although_the_output_is_not_closed() {
+    let server = serve(Config::default()).await;
+    let (output, mut process) = duplex(1024);
+    process.write_all(b"all of it").await.unwrap();
+    let stdout = Some(Output::new(output));
+    let process = Process { stdin: None, stdout, stderr: None, control: Arc::new(Unclosed) };
+    let url = server.sessions.exec(STDOUT, Box::new(Given { process: Ok(process) })).unwrap();
+    let ended = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+    assert_eq!(ended.stdout, b"all of it");
+    let status: Value = serde_json::from_str(&ended.status).unwrap();
+    assert_eq!(status["details"]["causes"][0]["message"], "7");
+}
+
+/// As of a child that writes on after the runtime has failed to close the output.
+#[tokio::test]
+async fn status_comes_although_the_output_has_no_end() {
+    let server = serve(Config::default()).await;
+    let stdout = Some(Output::new(tokio::io::repeat(b'x')));
+    let process = Process { stdin: None, stdout, stderr: None, control: Arc::new(Unclosed) };
+    let url = server.sessions.exec(STDOUT, Box::new(Given { process: Ok(process) })).unwrap();
+    let ended = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+    let status: Value = serde_json::from_str(&ended.status).unwrap();
+    assert_eq!(status["details"]["causes"][0]["message"], "7");
 }
 
 #[tokio::test]

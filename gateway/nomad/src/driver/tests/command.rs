@@ -2,6 +2,8 @@
 
 use futures::stream;
 use nomad::exec_task_streaming_request::{Setup, TerminalSize};
+use switchyard_core::backend::CUT_PATIENCE;
+use switchyard_fake::LeftOutput;
 use tokio::sync::mpsc;
 
 use super::*;
@@ -207,6 +209,20 @@ async fn children_holding_the_output_do_not_delay_the_exit() {
     for tty in [true, false] {
         let received = fixture.session(&id, "echo out; sleep 1000 & exit 5", tty, vec![]).await;
         assert_eq!((received.stdout.as_slice(), received.code), (&b"out\n"[..], Some(5)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn exit_code_comes_although_the_runtime_does_not_close_the_output() {
+    let fixture = fixture().await;
+    let id = fixture.running(&["serve"]).await;
+    fixture.fake.set_left_output(LeftOutput::Open);
+    for tty in [true, false] {
+        let begun = tokio::time::Instant::now();
+        let session = fixture.session(&id, "echo out; sleep 1000 & exit 5", tty, vec![]);
+        let received = tokio::time::timeout(Duration::from_secs(60), session).await.expect("it ends");
+        assert_eq!((received.stdout.as_slice(), received.code), (&b"out\n"[..], Some(5)));
+        assert_eq!(begun.elapsed().as_secs(), CUT_PATIENCE.as_secs());
     }
 }
 
