@@ -45,6 +45,26 @@ impl fmt::Debug for Io {
     }
 }
 
+#[cfg(test)]
+impl Io {
+    /// A connection to a client within this process; its probe watches the last value.
+    pub(crate) fn in_memory(
+        buffer: usize,
+    ) -> (Self, tokio::io::DuplexStream, std::os::unix::net::UnixStream) {
+        let (ours, theirs) = tokio::io::duplex(buffer);
+        let (reader, writer) = tokio::io::split(ours);
+        let (socket, peer) = std::os::unix::net::UnixStream::pair().expect("sockets can be made");
+        let io = Self {
+            reader: Box::new(reader),
+            writer: Box::new(writer),
+            read_ahead: BytesMut::new(),
+            probe: Probe::of(&socket).expect("a descriptor is left"),
+            activity: Arc::new(Activity::new()),
+        };
+        (io, theirs, peer)
+    }
+}
+
 // === impl Probe ===
 
 impl Probe {

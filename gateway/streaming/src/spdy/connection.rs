@@ -30,7 +30,7 @@ const CONTROL_QUEUE: usize = 64;
 /// How many opened streams may be queued for their session.
 const INCOMING_QUEUE: usize = 16;
 
-/// How many frames are written together.
+/// How many data frames are written together.
 const BATCH: usize = 16;
 
 /// The first and the largest size of reads: it grows on busy connections.
@@ -276,21 +276,20 @@ impl SpdyWriter {
                 Some(out) = self.out.recv() => push(&mut batch, out),
                 else => false,
             };
-            let mut frames = 1;
-            while open && frames < BATCH {
-                if let Ok(frame) = self.control.try_recv() {
-                    batch.push(frame);
-                } else if let Ok(out) = self.out.try_recv() {
-                    open = push(&mut batch, out);
-                } else {
-                    break;
-                }
+            // All control frames come first, as the reply to a stream does before its data. No more come meanwhile: the
+            // reader is in the same task. So a client that keeps asking for answers keeps nothing else from being written.
+            while let Ok(frame) = self.control.try_recv() {
+                batch.push(frame);
+            }
+            let mut frames = 0;
+            while open
+                && frames < BATCH
+                && let Ok(out) = self.out.try_recv()
+            {
+                open = push(&mut batch, out);
                 frames += 1;
             }
             if !open {
-                while let Ok(frame) = self.control.try_recv() {
-                    batch.push(frame);
-                }
                 batch.push(frame::go_away(self.flow.table().last(), protocol.is_cancelled()));
             }
             batch.write(&mut self.io, &self.activity, end).await?;
