@@ -77,3 +77,6 @@ pub(crate) async fn port_forward(io: Io, ports: &[u16], dial: &dyn Dial, end: Ca
     };
     serve(io, wanted, end.clone(), session).await;
 }
+
+#[cfg(test)]
+mod tests;
