@@ -129,7 +129,9 @@ impl NodeActor {
         };
         match (identity, departure) {
             (_, Some(departure)) if is_leaving => {
-                tracing::info!(node = departure.node, "this node goes on with leaving its swarm");
+                if !self.is_leaving() {
+                    tracing::info!(node = departure.node, "this node goes on with leaving its swarm");
+                }
                 self.leave(member, departure, None)
             }
             (Ok(Some(_)), Some(departure)) => self.ended(member, Error::Removed { node: departure.node }),
@@ -249,7 +251,13 @@ impl NodeActor {
                 activities::rest()
             }
             ActivityEnd::Left(Err(error)) => {
-                tracing::error!(error = error.report(), "this node has not left its swarm");
+                let text = error.report();
+                // A stored leave is tried again and again; the log has each reason once.
+                if self.state.borrow().refusal.as_ref() == Some(&text) {
+                    tracing::debug!(error = text, "this node has not left its swarm");
+                } else {
+                    tracing::error!(error = text, "this node has not left its swarm");
+                }
                 let next = self.after_failed_leave().await;
                 self.refuse(error);
                 next
@@ -321,7 +329,10 @@ impl NodeActor {
         if let Some(member) = member.as_ref().filter(|_| is_new) {
             executor.serve(member);
         }
-        self.enter(CurrentPhase::Leaving(member));
+        // One that is tried again is the same leave: since when, and why it has failed, stays.
+        if !self.is_leaving() {
+            self.enter(CurrentPhase::Leaving(member));
+        }
         activities::leave(self.store.clone(), &self.operations, executor, departure, caller)
     }
 
@@ -370,6 +381,10 @@ impl NodeActor {
             CurrentPhase::Leaving(member) | CurrentPhase::Ended { member, error: _ } => member.clone(),
             CurrentPhase::NotJoined { .. } | CurrentPhase::Joining { .. } => None,
         }
+    }
+
+    fn is_leaving(&self) -> bool {
+        matches!(self.state.borrow().phase, CurrentPhase::Leaving(_))
     }
 
     fn enter(&self, phase: CurrentPhase) {
