@@ -19,7 +19,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::protocol::{Fault, FaultKind};
 
@@ -89,11 +89,16 @@ impl SocketHolder {
 
     /// A place for a socket, if need be that of one whose daemon is gone.
     async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        let permits = Arc::clone(&self.permits);
-        match Arc::clone(&permits).try_acquire_owned() {
-            Ok(place) => Some(place),
-            Err(_) if self.replace_oldest() => timeout(REPLACEMENT, permits.acquire_owned()).await.ok()?.ok(),
-            Err(_) => None,
+        let replacement = async {
+            if self.replace_oldest() {
+                sleep(REPLACEMENT).await;
+            }
+        };
+        tokio::select! {
+            // The place is asked for before the oldest gives its own away, so that nobody else gets that one.
+            biased;
+            place = Arc::clone(&self.permits).acquire_owned() => place.ok(),
+            () = replacement => None,
         }
     }
 
@@ -165,5 +170,45 @@ impl HeldSocket {
         // A poll that fails is repeated; the time to linger is bounded anyway.
         poll(&mut socket, Some(&now)).is_ok()
             && socket[0].revents().intersects(answer | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Wake, Waker};
+
+    use super::*;
+
+    /// Has a place, and is told to give it away: does so, and asks for another one at once.
+    struct Rival {
+        permits: Arc<Semaphore>,
+        place: Mutex<Option<OwnedSemaphorePermit>>,
+    }
+
+    impl Wake for Rival {
+        fn wake(self: Arc<Self>) {
+            let mut place = self.place.lock();
+            drop(place.take());
+            *place = Arc::clone(&self.permits).try_acquire_owned().ok();
+        }
+    }
+
+    #[tokio::test]
+    async fn place_that_is_given_away_goes_to_whom_it_was_given_away_for() {
+        let holder = SocketHolder::new();
+        let permits = &holder.permits;
+        let _others = Arc::clone(permits).try_acquire_many_owned(u32::try_from(MOST).unwrap() - 1).unwrap();
+        let last = Arc::clone(permits).try_acquire_owned().unwrap();
+        let rival = Arc::new(Rival { permits: Arc::clone(permits), place: Mutex::new(Some(last)) });
+        let (replace, mut replaced) = oneshot::channel();
+        holder.lingering.lock().push_back(replace);
+        let waker = Waker::from(Arc::clone(&rival));
+        let asked = Pin::new(&mut replaced).poll(&mut Context::from_waker(&waker));
+        assert!(asked.is_pending());
+        let given = holder.place().await;
+        assert!(given.is_some());
+        assert!(rival.place.lock().is_none());
+        assert!(holder.place().await.is_none(), "nobody is left who gives a place away");
     }
 }
