@@ -125,7 +125,8 @@ impl Client {
     /// zeros if the id is unknown.
     ///
     /// # Errors
-    /// [`Error::Refused`]: `Busy` if the file system answers, so that the container can be finished;
+    /// [`Error::Refused`]: `Busy` if the file system answers, so that the container can be finished, and while another
+    /// call counts the rest of its output; `Io` if its files cannot be removed, which another call tries again;
     /// `InvalidArgument` by a logkeeper that does not support this. Also those of [`Client::hello`].
     pub async fn abandon(&self, id: &str) -> Result<Finished, Error> {
         self.call("abandon", &Request::Abandon { id: id.into() }, self.limit).await

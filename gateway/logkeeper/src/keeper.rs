@@ -345,8 +345,11 @@ impl Table {
     fn open(&mut self, spec: LogSpec) -> Result<ContainerHandle, Fault> {
         self.forget_abandoned();
         if self.abandoned.contains_key(&spec.id) {
-            let why =
-                format!("container {} was given up, and the file system of its log still hangs", spec.id);
+            let why = format!(
+                "container {} was given up: the rest of its output is still being counted, or the file system of its log \
+                 hangs; retry",
+                spec.id
+            );
             return Err(Fault::new(FaultKind::Busy, why));
         }
         if let Some(handle) = self.find(&spec.id)? {

@@ -21,7 +21,7 @@ struct CallError {
 /// directory could make root write to any file.
 ///
 /// # Errors
-/// `InvalidInput` if there is anything but a regular file at the path, or but a directory above it; otherwise of the kind of
+/// `InvalidInput` if what is at the path is no regular file, or what is above it is no directory; otherwise of the kind of
 /// the call that failed ([`errno`]).
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     if let Some(parent) = path.parent() {

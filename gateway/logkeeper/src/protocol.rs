@@ -78,7 +78,8 @@ pub enum Request {
     },
     /// Forgets a container whose log is on a file system that hangs, without the rest of its output; answered by
     /// [`Finished`], with zeros for an unknown id, and with what was not logged among what was dropped. The file
-    /// system may still write what it was given last. [`FaultKind::Busy`] if it answers: finish the container then.
+    /// system may still write what it was given last. [`FaultKind::Busy`] if it answers: finish the container then;
+    /// also while another call counts what was not logged. [`FaultKind::Io`] if the container's files cannot be removed.
     /// Logkeepers that do not support this refuse it.
     Abandon {
         /// The container's id.
@@ -149,7 +150,7 @@ pub enum FaultKind {
     NotFound,
     /// The id is in use with other parameters.
     Conflict,
-    /// The container is being finished, its file system hangs, or the logkeeper is shutting down; retry.
+    /// The container is being finished or forgotten, its file system hangs, or the logkeeper is shutting down; retry.
     Busy,
     /// A file operation failed.
     Io,

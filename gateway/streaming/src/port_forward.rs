@@ -28,8 +28,8 @@ const DIAL: Duration = Duration::from_secs(30);
 /// or its wait is over, so resetting does not make room for more.
 const MOST: usize = MAX_STREAMS / 2;
 
-/// How many streams may be in refusal at a time. While as many wait for the client to read, no stream that it
-/// opens is accepted.
+/// While as many refused streams wait for the client to read, no stream that it opens is accepted. Streams that are
+/// refused because they have waited too long for their second one come on top, at most [`MOST`].
 const REFUSALS: usize = 16;
 
 /// The longest request id of a connection, in bytes. Real clients use consecutive numbers.
