@@ -77,6 +77,8 @@ impl Host {
         let followed = hosted.clone();
         let registrar = Registrar::new(hosted, config.directory, tasks.clone(), stop.clone());
         let service = RegistrationServer::from_arc(registrar).max_decoding_message_size(REQUEST_MAX);
+        // The other sockets raise the number of calls that may be given up before they are accepted to that of concurrent
+        // ones. The library's own, 20, is more than CALLS_MAX.
         let server =
             Server::builder().max_concurrent_streams(CALLS_MAX).add_routes(observe(Routes::new(service)));
         let server = server.serve_with_incoming_shutdown(incoming(socket), stop.clone().cancelled_owned());
