@@ -23,7 +23,13 @@ use super::{LIMIT, assert_no_leaks_since, assert_recovers, refused, retry};
 const SOON: Duration = Duration::from_secs(40);
 
 /// What containerd answers then.
-const ERRORS: [&str; 3] = ["no space left on device", "read-only file system", "input/output error"];
+const ERRORS: [&str; 4] =
+    ["no space left on device", "disk quota exceeded", "read-only file system", "input/output error"];
+
+/// With what code a client is told of it: an exhausted quota is a full disk.
+fn codes(error: &str) -> &'static [Code] {
+    if ERRORS[..2].contains(&error) { &[Code::ResourceExhausted] } else { &[Code::Unknown, Code::Internal] }
+}
 
 /// The containerd of a node, and the proxy in front of it.
 type Behind = RefCell<Option<(ExternalContainerd, ContainerdProxy)>>;
@@ -77,8 +83,7 @@ fn ends_are_listed_and_pods_stop_although_nothing_can_be_recorded() {
         assert_eq!(cri.status(&runs).expect("it has a status").state(), ContainerState::ContainerRunning);
         assert_eq!(node.cri().sh(&runs, "echo reached"), "reached");
         // What is new cannot be recorded, and so is not made.
-        let codes = &[Code::ResourceExhausted, Code::Unknown, Code::Internal];
-        let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("new")), codes);
+        let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("new")), codes(error));
         assert!(status.message().contains(error), "{status}");
 
         fail(&behind, &[], error);
@@ -96,6 +101,53 @@ fn ends_are_listed_and_pods_stop_although_nothing_can_be_recorded() {
             cri.remove_pod(pod.id()).expect("it can be removed");
         }
     }
+}
+
+/// A program may run although its start was answered with an error. Its client takes it for ended, and starts the next
+/// instance: it is ended whether that can be recorded or not, also by the next daemon.
+#[test]
+fn process_of_a_failed_start_is_ended_although_the_failure_cannot_be_recorded() {
+    let behind = Behind::default();
+    let node = node_behind_proxy(&behind);
+    let cri = node.cri().with_timeout(SOON);
+    let delay =
+        |parts: &[&str]| behind.borrow().as_ref().expect("it was started with the node").1.set_delayed(parts);
+    let pod = node.pod("vain");
+    let runs = |command: &str| processes::running(node.root().path(), command).is_some();
+    let assert_failed = |id: &str| {
+        let status = cri.status(id).expect("it has a status");
+        let told = (status.state(), status.reason.as_str());
+        assert_eq!(told, (ContainerState::ContainerExited, "StartError"), "{status:?}");
+    };
+    for (killed, time) in [(false, "31521"), (true, "31522")] {
+        let command = format!("sleep {time}");
+        let id = pod.create(&node.container(&format!("main-{time}"), &["sleep", time]));
+        fail(&behind, &["Containers/Update"], ERRORS[0]);
+        delay(&["Tasks/Start"]);
+        if killed {
+            node.daemon().kill_at(&[(Step::ExitNoted, 1)]);
+        }
+        cri.start(&id).expect_err("containerd says that it has failed");
+        if killed {
+            node.daemon().wait_killed();
+            assert!(eventually(LIMIT, || runs(&command)), "{command} was ended before that was noted");
+            delay(&[]);
+            node.daemon().restart();
+        }
+        assert_failed(&id);
+        assert!(eventually(LIMIT, || !runs(&command)), "{command} runs on: {}", node.daemon().tail());
+        assert!(is_exit_unrecorded(&node, &id), "{}", node.daemon().tail());
+        delay(&[]);
+        fail(&behind, &[], ERRORS[0]);
+        let recorded = || !is_exit_unrecorded(&node, &id);
+        assert!(eventually(LIMIT, recorded), "it is not put on record: {}", node.daemon().tail());
+        node.daemon().kill9();
+        node.daemon().restart();
+        assert_failed(&id);
+        cri.remove(&id).expect("it can be removed");
+    }
+    drop(pod);
+    node.assert_clean();
 }
 
 /// What a predecessor left cannot be removed: the daemon serves all the same, since only requests free space. It is

@@ -2,8 +2,8 @@
 //!
 //! An exit that cannot be persisted, mostly because the disk is full, is reported all the same: until it is
 //! persisted, containerd keeps the process, and with it the exit status that it got from the shim, where the
-//! next daemon process finds it. A removal, which frees space, deletes the process all the same: the exit is in
-//! a note then, until the removal has succeeded.
+//! next daemon process finds it. A removal, which frees space, deletes the process all the same, and so does the
+//! undo of a failed start: the exit is in a note then, until it is persisted or the removal has succeeded.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -203,9 +203,16 @@ impl Exits {
     }
 
     /// Persists the observed exit and cleans up after it. Idempotent.
+    ///
+    /// While an exit cannot be persisted, containerd keeps it with the process that has exited. That of a failed start is
+    /// in a note, and its process may run: it is ended all the same.
     pub(crate) async fn clean_up_exit(&self, entry: &TaskEntry) -> Result<()> {
-        self.persist_observed_exit(entry).await?;
-        self.clean_up_process(entry).await
+        let persisted = self.persist_observed_exit(entry).await;
+        let failed_start = entry.exit().is_some_and(|exit| matches!(exit.cause, ExitCause::StartFailed(_)));
+        if persisted.is_ok() || failed_start {
+            self.clean_up_process(entry).await?;
+        }
+        persisted
     }
 
     /// Deletes an exited process from containerd, and has its log written to the end. Idempotent.

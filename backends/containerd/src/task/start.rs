@@ -61,8 +61,7 @@ impl Tasks {
                 drop(guard);
                 let exit = Exit::start_failed(SystemTime::now(), error.report());
                 if let Err(undo) = self.undo_start(&entry, &exit).await {
-                    tracing::warn!(task.id = %id, error = undo.report(), "cannot undo a failed start: the cleanup queue retries it");
-                    note_exit(&entry, &exit, None).await;
+                    tracing::warn!(task.id = %id, error = undo.report(), "cannot undo a failed start, or not record that it failed: the cleanup queue retries it");
                     self.cleanup.enqueue(TaskCleanup::new(
                         self,
                         Arc::clone(&entry),
@@ -262,18 +261,33 @@ impl Tasks {
         Ok(streams)
     }
 
-    /// Undoes a start and persists that it failed.
+    /// Undoes a start and persists that it failed. The process is ended whether that can be persisted or not: clients
+    /// are told that it has exited, and start another instance.
     pub(crate) async fn undo_start(&self, entry: &TaskEntry, exit: &Exit) -> Result<()> {
         let _guard = entry.lock_process().await;
-        // The failure is persisted first: if the undo is interrupted, recovery does not take the rest for a
+        // The failure is persisted first, or noted: if the undo is interrupted, recovery does not take the rest for a
         // running task.
-        self.exits.write_exit_label(entry, exit, None).await?;
-        switchyard_steps::reach(Step::StartRefused);
-        self.exits.end_task_process(entry, true).await?;
+        let recorded = self.exits.write_exit_label(entry, exit, None).await;
+        match &recorded {
+            Ok(()) => switchyard_steps::reach(Step::StartRefused),
+            // The task was removed meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound => return recorded,
+            Err(_) if entry.exit().is_none() && entry.may_have_process() => {
+                note_exit(entry, exit, None).await;
+                entry.apply(LifecycleEvent::ExitObserved(exit.clone()));
+                entry.apply(LifecycleEvent::ExitReported);
+            }
+            Err(_) => {}
+        }
+        if entry.may_have_process() {
+            self.exits.end_task_process(entry, true).await?;
+        }
         if let Err(error) = self.exits.finish_log(entry).await {
             tracing::warn!(task.id = %entry.id, error = error.report(), "cannot finish the log of a failed start: it is closed later");
         }
         self.storage.unstage(entry).await?;
+        // The note is in the directory that is removed.
+        recorded?;
         crate::base::fs::remove_tree(&entry.dirs.run).await?;
         entry.apply(LifecycleEvent::StartFailed(exit.clone()));
         Ok(())
