@@ -1,10 +1,21 @@
 //! Disks that are full, and such that cannot be written.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::{major, minor};
+
+use crate::host::eventually;
+use crate::prereq;
+
+/// The size of an [`Ext4Disk`], in bytes; its file is sparse.
+const EXT4_SIZE: u64 = 512 << 20;
 
 /// Files that fill a disk; dropping this removes them.
 #[derive(Debug)]
@@ -113,4 +124,86 @@ impl Drop for ReadOnlyDisk {
     fn drop(&mut self) {
         let _ = umount2(&self.0, MntFlags::MNT_DETACH);
     }
+}
+
+/// An ext4 file system in a file, over a directory: see [`PrivateRoot::ext4_disk`](crate::root::PrivateRoot::ext4_disk).
+#[derive(Debug)]
+pub struct Ext4Disk {
+    image: PathBuf,
+    point: PathBuf,
+}
+
+impl Ext4Disk {
+    /// Makes the file and mounts it.
+    #[track_caller]
+    pub(crate) fn mounted(image: PathBuf, point: &Path) -> Self {
+        assert!(
+            Path::new("/dev/loop-control").exists(),
+            "/dev/loop-control is missing: this test needs loop devices, so the kernel's module `loop`, and in a container \
+             the devices of the host"
+        );
+        fs::create_dir_all(point).expect("the scratch directory can be written");
+        let file = File::create(&image).expect("the scratch directory can be written");
+        file.set_len(EXT4_SIZE).expect("a file can have holes");
+        run("mkfs.ext4", "e2fsprogs", &[OsStr::new("-q"), OsStr::new("-F"), image.as_os_str()], 0);
+        let disk = Self { image, point: point.to_owned() };
+        disk.mount();
+        disk
+    }
+
+    #[track_caller]
+    fn mount(&self) {
+        let options = OsStr::new("loop,errors=remount-ro");
+        run(
+            "mount",
+            "mount",
+            &[OsStr::new("-o"), options, self.image.as_os_str(), self.point.as_os_str()],
+            0,
+        );
+    }
+
+    /// What the kernel shows of it.
+    #[track_caller]
+    fn in_sysfs(&self) -> PathBuf {
+        let device = fs::metadata(&self.point).expect("it is mounted").dev();
+        let link = fs::read_link(format!("/sys/dev/block/{}:{}", major(device), minor(device)));
+        let link = link.expect("it is on a block device");
+        Path::new("/sys/fs/ext4").join(link.file_name().expect("a device has a name"))
+    }
+
+    /// Lets the kernel find an error in it: from now on it refuses writes, also to files that are open, until it is mounted
+    /// anew.
+    ///
+    /// # Panics
+    /// If it is not mounted.
+    #[track_caller]
+    pub fn fail(&self) {
+        fs::write(self.in_sysfs().join("trigger_fs_error"), "1").expect("root can trigger an error");
+    }
+
+    /// Checks it and mounts it anew, as the next boot does.
+    ///
+    /// # Panics
+    /// If anything still uses it.
+    #[track_caller]
+    pub fn repair(&self) {
+        let in_sysfs = self.in_sysfs();
+        umount2(&self.point, MntFlags::empty()).expect("nobody uses it any more");
+        let gone = eventually(Duration::from_secs(10), || !in_sysfs.exists());
+        assert!(gone, "a mount of a file below {} is left", self.point.display());
+        // 1 says that it has repaired something.
+        run("e2fsck", "e2fsprogs", &[OsStr::new("-f"), OsStr::new("-y"), self.image.as_os_str()], 1);
+        self.mount();
+    }
+}
+
+/// Runs a program that succeeds with an exit status of at most `most`.
+#[track_caller]
+fn run(program: &str, package: &str, words: &[&OsStr], most: i32) {
+    let output = Command::new(prereq::require(program, package))
+        .args(words)
+        .output()
+        .expect("it was found, so it starts");
+    let succeeded = output.status.code().is_some_and(|code| code <= most);
+    assert!(succeeded, "{program}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
 }

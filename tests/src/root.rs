@@ -8,6 +8,7 @@ use nix::unistd::Pid;
 use parking_lot::Mutex;
 use toml::{Table, Value};
 
+use crate::bad_disks::Ext4Disk;
 use crate::network::{self, TestNetwork};
 use crate::prereq;
 use crate::scratch::{self, Scratch};
@@ -74,7 +75,19 @@ impl PrivateRoot {
         self.disks.lock().push(dir.to_owned());
     }
 
-    /// The mount points of [`PrivateRoot::small_disk`].
+    /// Mounts a disk with ext4 on a directory.
+    ///
+    /// # Panics
+    /// When it cannot be mounted, or there are no loop devices.
+    #[track_caller]
+    #[must_use]
+    pub fn ext4_disk(&self, dir: &Path) -> Ext4Disk {
+        let disk = Ext4Disk::mounted(self.path().join("disk.img"), dir);
+        self.disks.lock().push(dir.to_owned());
+        disk
+    }
+
+    /// The mount points of [`PrivateRoot::small_disk`] and [`PrivateRoot::ext4_disk`].
     #[must_use]
     pub fn disks(&self) -> Vec<PathBuf> {
         self.disks.lock().clone()

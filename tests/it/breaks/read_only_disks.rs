@@ -1,18 +1,27 @@
 //! A state disk that has become read-only, as the kernel makes it after an error, or that cannot be written otherwise.
 
+use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::thread;
 use std::time::Duration;
 
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use switchyard_proto::cri::v1::{ContainerState, PodSandboxState};
 use switchyard_tests::bad_disks::ReadOnlyDisk;
 use switchyard_tests::daemon::Daemon;
-use switchyard_tests::host::eventually;
+use switchyard_tests::host::{eventually, mounts, processes};
 use switchyard_tests::leak_scan::NAMESPACE;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::root::PrivateRoot;
+use tonic::Code;
 
-use super::{LIMIT, assert_not_ready, assert_recovers, retry};
+use super::{LIMIT, assert_no_leaks_since, assert_not_ready, assert_recovers, refused, retry};
+
+/// How long a call may take that the disk refuses, with time to roll back what it had begun.
+const SOON: Duration = Duration::from_secs(40);
 
 /// For how many seconds a full disk is looked at: the daemon looks every two.
 const FULL_LOOKS: usize = 5;
@@ -103,4 +112,70 @@ fn disk_that_refuses_writes_is_reported_whatever_it_says_of_itself() {
     assert_recovers(&node);
     fs::remove_file(&written).expect("it is there");
     assert!(eventually(LIMIT, || disk().0 == 200), "{:?}", disk());
+}
+
+/// Ends everything of a node, as the end of its boot does, so that nothing uses its disks any more.
+fn shut_down(node: &TestNode) {
+    node.daemon().kill9();
+    let is_of_node = |process: &processes::Process| !process.command.contains("registry");
+    let ended = eventually(LIMIT, || {
+        let mut left = processes::belonging_to(node.root().path());
+        left.retain(is_of_node);
+        for process in &left {
+            // It may have ended meanwhile.
+            let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+        }
+        left.is_empty()
+    });
+    assert!(ended, "{:#?}", processes::belonging_to(node.root().path()));
+    for mount in mounts::below(&node.root().run()) {
+        if mount.kind == "overlay" {
+            umount2(&mount.point, MntFlags::empty()).expect("nobody uses it any more");
+        }
+    }
+}
+
+/// As after an error of the device, which also refuses writes to files that are open: containerd's database, and those of the
+/// daemon. ext4 takes no `remount,rw` then: it has to be checked and mounted anew.
+#[test]
+fn ext4_that_an_error_made_read_only_is_reported_and_what_runs_can_be_ended() {
+    let disk = RefCell::new(None);
+    let node = TestNode::start_with("", |root| *disk.borrow_mut() = Some(root.ext4_disk(&root.state())));
+    let disk = disk.take().expect("it was made with the node");
+    let cri = node.cri().with_timeout(SOON);
+    let before = node.leak_scan();
+    let pod = node.pod("runs");
+    let other = node.pod("other");
+    let ids = [&pod, &other].map(|pod| pod.start_shell("main", "exec sleep 1000"));
+    disk.fail();
+    assert_not_ready(&node, "RuntimeReady", "DiskReadOnly", "is read-only");
+    let (status, body) = node.daemon().get("/readyz/disk");
+    assert!(status == 503 && body.contains("is read-only"), "{status} {body}");
+    let codes = &[Code::Unknown, Code::Internal];
+    let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("new")), codes);
+    assert!(status.message().to_lowercase().contains("read-only file system"), "{status}");
+    cri.stop(&ids[1], 0).expect("it can be stopped");
+    assert_eq!(cri.status(&ids[1]).expect("it has a status").exit_code, 137);
+    cri.stop_pod(other.id()).expect("what is left of it shows that it was");
+    let status = refused("RemovePodSandbox", cri.remove_pod(other.id()), codes);
+    assert!(status.message().to_lowercase().contains("read-only file system"), "{status}");
+    // The next daemon serves what it finds.
+    node.daemon().kill9();
+    node.daemon().spawn();
+    assert_eq!(retry("ListContainers", || cri.containers()).len(), 2);
+    assert_not_ready(&node, "RuntimeReady", "DiskReadOnly", "is read-only");
+    assert_eq!(cri.status(&ids[1]).expect("it has a status").exit_code, 137);
+    assert_eq!(other.status().state(), PodSandboxState::SandboxNotready);
+    assert_eq!(node.cri().sh(&ids[0], "echo reached"), "reached");
+
+    shut_down(&node);
+    disk.repair();
+    node.daemon().restart();
+    assert_recovers(&node);
+    for id in &ids {
+        assert_eq!(cri.status(id).expect("it has a status").state(), ContainerState::ContainerExited);
+    }
+    assert_eq!(node.pod("another").run_shell("echo another", |_| {}), "another");
+    drop((pod, other));
+    assert_no_leaks_since(&node, &before);
 }
