@@ -135,8 +135,8 @@ fn start_outcome_is_known_across_short_lived_daemons() {
 
 /// The kills are those of other tests; to save time, only every second one is run unless all are asked for.
 #[test]
-fn daemon_starts_on_full_and_read_only_disks_after_kills_during_pods_and_images() {
-    let lists = [pods::POD_START_CASES, pods::POD_END_CASES, images::KILLS];
+fn daemon_starts_on_full_and_read_only_disks_after_kills_during_pods_images_and_leases() {
+    let lists = [pods::POD_START_CASES, pods::POD_END_CASES, images::KILLS, device_leases::KILLS];
     run_on_bad_disks(&lists, if all_variants() { 1 } else { 2 });
 }
 

@@ -434,10 +434,13 @@ fn run_disk_without_space_holds_up_no_log_and_no_removal() {
     });
     let removed = pod.start_shell("removed", "exec sleep 1000");
     let filling = FilledDisk::bytes(&node.root().run());
-    let killed = node.kill_managed("logkeeper");
-    let is_back = || node.root().managed("logkeeper").is_some_and(|pid| pid != killed);
-    assert!(eventually(LIMIT, is_back), "{}", node.daemon().tail());
-    filling.refill();
+    for name in ["logkeeper", "containerd"] {
+        let killed = node.kill_managed(name);
+        let is_back = || node.root().managed(name).is_some_and(|pid| pid != killed);
+        assert!(eventually(LIMIT, is_back), "{name}: {}", node.daemon().tail());
+        filling.refill();
+        assert_recovers(&node);
+    }
     // Runtimes write there for each command, if only a few bytes, and do not always say why they have failed.
     if let Err(status) = cri.exec(&id, &["true"], 5) {
         assert_eq!(status.code(), Code::ResourceExhausted, "{status}");

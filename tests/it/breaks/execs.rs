@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use switchyard_proto::cri::v1::NamespaceMode;
 use switchyard_tests::cri::{context, namespaces};
-use switchyard_tests::host::{eventually, processes};
+use switchyard_tests::host::{cgroups, eventually, processes};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::prereq;
 use switchyard_tests::root::PrivateRoot;
@@ -168,4 +168,67 @@ fn commands_in_a_container_whose_shim_hangs_leave_a_bounded_number() {
     drop(suspended);
     assert!(eventually(LIMIT, || begun() == 0), "{} commands are left: {}", begun(), node.daemon().tail());
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+}
+
+/// As of a command that starts a service: what the daemon and the shim hold for the output of its children, they let go of.
+#[test]
+fn commands_whose_children_keep_their_output_leave_no_descriptor() {
+    const COMMANDS: usize = 20;
+    let node = TestNode::start_configured(|_| "[cri]\nexec_drain_seconds = 1\n".to_owned());
+    let pod = node.pod("services");
+    let id = pod.start_shell("main", "exec sleep 1000");
+    let dir = node.root().run().join("tasks").join(&id);
+    let holders = [node.daemon().pid(), shim(&node, &id)];
+    // What each descriptor is of, sorted.
+    let descriptors = || {
+        holders.map(|pid| {
+            let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").flatten();
+            let mut targets: Vec<_> = open.filter_map(|entry| fs::read_link(entry.path()).ok()).collect();
+            targets.sort();
+            targets
+        })
+    };
+    let children = || {
+        let commands = cgroups::members(&id).into_iter().filter_map(processes::find);
+        commands.filter(|process| process.command == "sleep 31540").count()
+    };
+    let left = || {
+        let entries = fs::read_dir(&dir).expect("the container has a directory").flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("exec-")).count()
+    };
+    let at_once = |command: &[&str]| {
+        thread::scope(|scope| {
+            let call = || node.cri().exec(&id, command, 60).map(drop).map_err(|status| status.code());
+            let calls: Vec<_> = (0..COMMANDS).map(|_| scope.spawn(call)).collect();
+            calls.into_iter().map(|call| call.join().expect("a call does not panic")).collect::<Vec<_>>()
+        })
+    };
+    // What is opened for the first commands and stays is open after these.
+    assert_eq!(at_once(&["true"]), vec![Ok(()); COMMANDS]);
+    assert!(eventually(LIMIT, || left() == 0), "{} commands are left: {}", left(), node.daemon().tail());
+    let mut before = descriptors();
+    let settled = eventually(LIMIT, || {
+        thread::sleep(Duration::from_millis(500));
+        let now = descriptors();
+        let same = now == before;
+        before = now;
+        same
+    });
+    assert!(settled, "{before:#?}");
+    let kept_open = Err(tonic::Code::FailedPrecondition);
+    assert_eq!(at_once(&["sh", "-c", "sleep 31540 & echo begun"]), vec![kept_open; COMMANDS]);
+    assert_eq!(children(), COMMANDS, "they are of the container, which runs on");
+    // A few are of connections that come and go.
+    let few = COMMANDS / 4;
+    let as_before = || descriptors().iter().zip(&before).all(|(now, before)| now.len() <= before.len() + few);
+    assert!(
+        eventually(LIMIT, as_before),
+        "before: {before:#?}, now: {:#?}: {}",
+        descriptors(),
+        node.daemon().tail()
+    );
+    assert!(eventually(LIMIT, || left() == 0), "{} commands are left: {}", left(), node.daemon().tail());
+    assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+    node.cri().stop(&id, 0).expect("it can be stopped");
+    assert_eq!(children(), 0, "they end with their container");
 }

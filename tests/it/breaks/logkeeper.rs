@@ -4,10 +4,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use switchyard_proto::cri::v1::ContainerState;
+use switchyard_proto::cri::v1::{ContainerState, NamespaceMode};
+use switchyard_tests::cri::namespaces;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::{TestNode, log_content};
 use tonic::Code;
@@ -19,6 +21,9 @@ use super::{
 
 /// Prints a number about every hundredth of a second.
 const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; echo $n > /n; sleep 0.01; done";
+
+/// How long the logkeeper may be silent before a call to it is given up, less some time for a busy machine.
+const SILENCE: Duration = Duration::from_secs(8);
 
 /// The last number that a container has printed.
 fn last_number(node: &TestNode, id: &str) -> u64 {
@@ -93,6 +98,43 @@ fn start_waits_for_a_busy_logkeeper() {
         start.join().expect("a call does not panic").expect("the logkeeper answers");
     });
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+}
+
+/// As on a node that starts all its pods while the logkeeper gets no processor for a while.
+#[test]
+fn many_starts_at_once_outlive_a_silence_of_the_logkeeper() {
+    let node = TestNode::start();
+    let pods: Vec<_> = (0..4)
+        .map(|number| {
+            node.pod_with(&format!("load-{number}"), |config| {
+                namespaces(config).set_network(NamespaceMode::Node);
+            })
+        })
+        .collect();
+    let mut ids = Vec::new();
+    for pod in &pods {
+        let container =
+            |number| node.container(&format!("c{number}"), &["sh", "-c", "echo on; exec sleep 1000"]);
+        ids.extend((0..10).map(|number| pod.create(&container(number))));
+    }
+    let frozen = SuspendedProcess::new(managed(&node, "logkeeper"));
+    thread::scope(|scope| {
+        let starts: Vec<_> = ids.iter().map(|id| scope.spawn(|| node.cri().start(id))).collect();
+        thread::sleep(SILENCE);
+        drop(frozen);
+        for start in starts {
+            let started = start.join().expect("a call does not panic");
+            assert!(started.is_ok(), "{started:?}: {}", node.daemon().tail());
+        }
+    });
+    for container in node.cri().containers().expect("they can be listed") {
+        assert_eq!(container.state(), ContainerState::ContainerRunning, "{container:?}");
+    }
+    for pod in &pods {
+        for number in 0..10 {
+            pod.wait_log(&format!("c{number}"), |lines| lines.len() == 1);
+        }
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use switchyard_tests::host::{cgroups, eventually};
 use switchyard_tests::image::busybox;
 use switchyard_tests::leak_scan::{self, LeakScan, NAMESPACE};
 use switchyard_tests::node::{TestNode, TestPod, log_content};
+use switchyard_tests::root::PrivateRoot;
 
 use super::bad_disks::BadDisks;
 use crate::nomad::devices::make_device;
@@ -71,12 +72,16 @@ impl KillFixture {
 
     /// On a node with a device.
     pub(super) fn with_devices() -> Self {
-        Self::with_node(node_with_device(), None)
+        Self::with_node(TestNode::start_configured(with_device), None)
     }
 
-    /// On a node whose state disk is full when the daemon starts again after a kill, then read-only, and then as before.
+    /// On a node with a device, whose state disk is full when the daemon starts again after a kill, then read-only, and then
+    /// as before.
     pub(super) fn with_bad_disks() -> Self {
-        let node = TestNode::start_with("", |root| root.small_disk(&root.state(), "size=100m"));
+        let node = TestNode::start_configured(|root| {
+            root.small_disk(&root.state(), "size=100m");
+            with_device(root)
+        });
         Self { has_bad_disks: true, ..Self::with_node(node, None) }
     }
 
@@ -350,15 +355,13 @@ pub(super) fn assert_counts_on(path: &str, what: &str) {
     assert_counted(&[path], what);
 }
 
-/// A node with one device.
-fn node_with_device() -> TestNode {
-    TestNode::start_configured(|root| {
-        let dir = root.path().join("dev");
-        fs::create_dir(&dir).expect("the root can be written");
-        make_device(&dir.join("acme0"));
-        format!(
-            "[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\nname = \"v2\"\npaths = [\"{}/acme[0-9]\"]\n",
-            dir.display()
-        )
-    })
+/// The configuration of a node with one device.
+fn with_device(root: &PrivateRoot) -> String {
+    let dir = root.path().join("dev");
+    fs::create_dir(&dir).expect("the root can be written");
+    make_device(&dir.join("acme0"));
+    format!(
+        "[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\nname = \"v2\"\npaths = [\"{}/acme[0-9]\"]\n",
+        dir.display()
+    )
 }

@@ -71,7 +71,7 @@ pub const KILL_LISTS: &[(&str, &str)] = &[
         "tests/it/kills/device_leases.rs",
     ),
     (
-        "kills::daemon_starts_on_full_and_read_only_disks_after_kills_during_pods_and_images",
+        "kills::daemon_starts_on_full_and_read_only_disks_after_kills_during_pods_images_and_leases",
         "tests/it/kills/cases.rs",
     ),
     (
@@ -127,7 +127,7 @@ pub const SLOW: &[Slow] = &[
     row(1, 17, Test("breaks::network::cni_del_of_a_stopped_daemon_is_finished_and_awaited")),
     row(
         1,
-        20,
+        27,
         Test("breaks::failing_databases::ends_are_listed_and_pods_stop_although_nothing_can_be_recorded"),
     ),
     row(1, 18, Test("hostile::images::endless_or_invalid_blobs_leave_nothing_behind")),
@@ -163,7 +163,7 @@ pub const SLOW: &[Slow] = &[
     row(2, 26, Test("breaks::snapshotters::snapshotter_that_hangs_does_not_delay_recovery_for_ever")),
     row(
         2,
-        20,
+        27,
         Test(
             "breaks::failing_databases::daemon_serves_although_it_can_remove_nothing_that_its_predecessor_left",
         ),
@@ -176,6 +176,7 @@ pub const SLOW: &[Slow] = &[
         16,
         Test("swarm::networks::manager_places_services_on_a_network_with_a_configuration_of_the_node"),
     ),
+    row(2, 13, Test("breaks::execs::commands_whose_children_keep_their_output_leave_no_descriptor")),
     row(2, 12, Test("breaks::shims::shim_with_changing_containers_is_not_killed_during_its_check")),
     row(2, 11, Test("cri::logs::kills::last_lines_are_logged_after_exit_without_a_logkeeper")),
     row(2, 11, Test("nomad::resources::common_task_options_are_visible_in_the_task")),
@@ -200,6 +201,13 @@ pub const SLOW: &[Slow] = &[
     row(3, 26, Test("fuzzing::cdi")),
     row(3, 23, Test("cri::logs::rotation::log_rotation_under_load_and_kills_loses_no_line")),
     row(3, 17, Test("swarm::neighbours::last_port_goes_to_one_orchestrator_and_the_others_are_told_which")),
+    row(
+        3,
+        12,
+        Test(
+            "breaks::failing_databases::process_of_a_failed_start_is_ended_although_the_failure_cannot_be_recorded",
+        ),
+    ),
     row(3, 13, Test("breaks::shims::hung_shim_blocks_no_other_container_and_is_killed_when_unused")),
     row(3, 11, Test("hostile::images::registry_errors_are_truncated_and_hide_redirect_targets")),
     row(3, 11, Test("images::lifecycle::image_fs_usage_grows_with_images")),
@@ -271,6 +279,7 @@ pub const SLOW: &[Slow] = &[
         Test("swarm::neighbours::tasks_of_all_orchestrators_outlive_a_kill_of_the_daemon_beside_each_other"),
     ),
     row(6, 12, Test("cri::logs::kills::daemon_and_logkeeper_kills_lose_no_line")),
+    row(6, 25, Test("breaks::logkeeper::many_starts_at_once_outlive_a_silence_of_the_logkeeper")),
     row(6, 11, Test("breaks::registries::registry_retry_after_is_honoured")),
     row(6, 10, Test("hostile::names::arbitrary_pod_names_are_used_or_rejected_by_field")),
     row(6, 9, Test("undo::failed_task_start_is_recorded_and_leaves_no_process")),
@@ -305,6 +314,13 @@ pub const SLOW: &[Slow] = &[
     row(7, 10, Test("nomad::images::unused_image_is_removed_after_its_delay_across_daemon_kill")),
     row(7, 9, Test("breaks::shims::hung_shim_is_not_killed_while_it_serves_another_container")),
     row(7, 18, Test("breaks::network::configuration_directory_that_hangs_stops_only_pods_on_its_network")),
+    row(
+        7,
+        14,
+        Test(
+            "breaks::read_only_disks::ext4_that_an_error_made_read_only_is_reported_and_what_runs_can_be_ended",
+        ),
+    ),
     row(7, 8, Test("breaks::disks::state_disk_without_space_still_reports_exits_and_allows_removals")),
     row(7, 30, Fact("quota", "container_cannot_exceed_its_disk_quota")),
     row(7, 20, Fact("packages", "package_with_a_refused_configuration_leaves_the_old_daemon")),
