@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use switchyard_proto::cri::v1::{ContainerState, Mount, NamespaceMode, PodSandboxState, StatusRequest};
 use switchyard_tests::bad_disks::FilledDisk;
-use switchyard_tests::cri::namespaces;
+use switchyard_tests::cri::{image_spec, namespaces};
 use switchyard_tests::host::{eventually, random_name};
-use switchyard_tests::image::{busybox, random_layer};
+use switchyard_tests::image::{LayerBuilder, busybox, random_layer};
 use switchyard_tests::node::TestNode;
 use tonic::{Code, Status};
 
@@ -340,11 +340,19 @@ fn full_containerd_database_still_reports_exits_and_stops_pods() {
 fn no_container_starts_with_a_root_that_lacks_an_inode() {
     let node = TestNode::start_with("", |root| root.small_disk(&root.state(), "size=200m,nr_inodes=3000"));
     let cri = node.cri().with_timeout(SOON);
+    // The runtime needs nothing more in it.
+    let files = ["etc/hosts", "etc/hostname", "etc/resolv.conf"];
+    let files = files.into_iter().fold(LayerBuilder::default(), |layer, path| layer.file(path, "", 0o644));
+    node.registry().push("disks/files:1", &busybox().layer(files.build()).build());
+    let reference = node.registry().reference("disks/files:1");
+    cri.pull(&reference, None).expect("it can be pulled");
     let pod = node.pod("full");
-    // Some of them are taken before the root is mounted, or by the runtime afterwards.
-    let created = [1, 2, 3, 4, 5, 6].map(|free| {
-        let id = pod.create(&node.container(&format!("free-{free}"), &["sleep", "1000"]));
-        (free, id)
+    // It makes the directory above those that containerd makes for each task.
+    let _first = pod.start_shell("first", "exec sleep 1000");
+    let created = [1, 2, 3, 4].map(|free| {
+        let mut config = node.container(&format!("free-{free}"), &["sleep", "1000"]);
+        config.image = Some(image_spec(&reference));
+        (free, pod.create(&config))
     });
     let filling = FilledDisk::inodes(&node.root().state());
     let mut refusals = Vec::new();

@@ -108,7 +108,7 @@ async fn pipe_output_is_forwarded_completely() {
     let url = server.sessions.attach(STDOUT, command).unwrap();
     let sent = noise(4 << 20);
     let write = async {
-        tokio::io::AsyncWriteExt::write_all(&mut writer, &sent).await.unwrap();
+        writer.write_all(&sent).await.unwrap();
         drop(writer);
         end.cancel();
     };
