@@ -49,7 +49,10 @@ impl SuspendedProcess {
     fn new(pid: i32) -> Self {
         let pid = Pid::from_raw(pid);
         kill(pid, Signal::SIGSTOP).expect("it runs");
-        Self(pid)
+        let stopped = Self(pid);
+        // The signal is sent; a busy machine may run its threads a while longer.
+        assert!(eventually(LIMIT, || processes::is_stopped(pid.as_raw())), "{pid} is not stopped");
+        stopped
     }
 }
 

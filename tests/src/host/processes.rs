@@ -54,6 +54,18 @@ pub fn find(pid: i32) -> Option<Process> {
     })
 }
 
+/// Whether a signal has stopped all threads of a process.
+#[must_use]
+pub fn is_stopped(pid: i32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    threads.flatten().all(|thread| {
+        // A thread that has ended meanwhile does not run.
+        let Ok(stat) = fs::read_to_string(thread.path().join("stat")) else { return true };
+        // The state follows the name, which may contain anything.
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 'Z']))
+    })
+}
+
 /// The processes that name `root` in their command line or environment, work or are rooted in it, or whose
 /// root file system is an overlay of it, and all their descendants. This process and its ancestors are never
 /// among them.
