@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 pub use switchyard_core::capability::NAMES;
 use switchyard_core::spec::CapabilityChanges;
+use switchyard_core::text::first_names;
 
 use crate::oci;
-use crate::text::first_names;
 
 /// The capabilities of a task that requests no changes: the default set of Docker and containerd.
 pub const DEFAULT: [&str; 14] = [
@@ -57,7 +57,7 @@ pub fn sets(
     // One warning for all: the list of a client has any length.
     if !unknown.is_empty() {
         let count = unknown.len();
-        let names = first_names(&unknown);
+        let names = first_names(unknown.iter().copied());
         warnings.push(format!("{count} unknown capabilities are left out: {names}"));
     }
     let every = || NAMES.iter().copied().filter(|name| available.contains(name));

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use indexmap::IndexMap;
 use switchyard_core::spec::{EnvVar, PidMode, TaskSpec};
+use switchyard_core::text::first_names;
 use switchyard_core::{Error, Result};
 
 use crate::input::ImageConfig;
-use crate::text::{self, first_names};
+use crate::text;
 
 /// The `PATH` of a task whose image and request have none.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -83,7 +84,7 @@ impl Environment {
         // One warning for all: the list of a client has any length.
         if !replaced.is_empty() {
             let count = replaced.len();
-            let names = first_names(&replaced);
+            let names = first_names(replaced.iter().copied());
             warnings.push(format!(
                 "the values of {count} variables are not UTF-8; what is not was replaced by U+FFFD: {names}"
             ));

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use switchyard_core::spec::{
     CpuList, CpuPeriod, CpuQuota, CpuShares, HugepageLimit, MemoryLimit, Resources, Swappiness,
 };
+use switchyard_core::text::first_names;
 use switchyard_core::{Error, Result};
 
 use crate::input::{CgroupDriver, CgroupVersion, Host};
 use crate::limits::oom_score_adj;
 use crate::oci::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
-use crate::text::first_names;
 
 /// The limits of a new task, or of an update of a running one; limits that were not requested are absent.
 ///
@@ -145,7 +145,7 @@ fn hugepages(
     }
     if !left_out.is_empty() {
         let count = left_out.len();
-        let sizes = first_names(&left_out);
+        let sizes = first_names(left_out.iter().copied());
         warnings.push(format!(
             "{count} limits on huge pages are left out, of {sizes}: this node cannot limit such pages"
         ));

@@ -1,7 +1,5 @@
-//! Checks texts and paths that become part of a spec, which is JSON and is read by programs written in C. Shows lists of
-//! clients in warnings.
+//! Checks texts and paths that become part of a spec, which is JSON and is read by programs written in C.
 
-use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use switchyard_core::{Error, Result};
@@ -69,20 +67,6 @@ pub fn depth(path: &str) -> usize {
     path.split('/').filter(|part| !part.is_empty()).count()
 }
 
-/// How many names of a list a warning shows, and how much of each, in characters: the list of a client has any length.
-const NAMES_SHOWN: usize = 3;
-const NAME_SHOWN: usize = 80;
-
-/// The first of these names, and how many more there are.
-pub(crate) fn first_names(names: &BTreeSet<&str>) -> String {
-    let cut = |name: &&str| format!("{:?}", name.chars().take(NAME_SHOWN).collect::<String>());
-    let shown = names.iter().take(NAMES_SHOWN).map(cut).collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMES_SHOWN) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,15 +79,6 @@ mod tests {
         assert!(absolute("f", Path::new("a")).unwrap_err().to_string().starts_with("f: "));
         assert!(absolute("f", Path::new("/a/../b")).is_err());
         assert!(absolute("f", Path::new("/a\0b")).is_err());
-    }
-
-    #[test]
-    fn few_names_are_shown_and_long_ones_cut() {
-        assert_eq!(first_names(&["b", "a"].into()), "\"a\", \"b\"");
-        let many: Vec<String> = (100..1100).map(|number| number.to_string()).collect();
-        let many = many.iter().map(String::as_str).collect();
-        assert_eq!(first_names(&many), "\"100\", \"1000\", \"1001\" and 997 more");
-        assert_eq!(first_names(&[&*"ä".repeat(1000)].into()).chars().count(), NAME_SHOWN + 2);
     }
 
     proptest! {

@@ -41,6 +41,7 @@ pub mod stats;
 pub mod stream;
 pub mod sysctl;
 pub mod table;
+pub mod text;
 pub mod threads;
 pub mod trace;
 pub mod waiters;

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use switchyard_core::spec::{
     HostPort, HostPorts, Link, MacAddress, PodNetwork, PortMapping, Protocol, SandboxNetwork,
 };
+use switchyard_core::text::first_names;
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::{ITEMS_MAX, absolute};
 use switchyard_proto::nomad::drivers::proto as nomad;
@@ -26,12 +27,6 @@ pub(super) struct TaskNetwork {
     /// Warnings for people.
     pub(super) warnings: Vec<String>,
 }
-
-/// How many labels a warning names.
-const LABELS_SHOWN: usize = 3;
-
-/// How much of each, in characters.
-const LABEL_SHOWN: usize = 80;
 
 /// A port is assigned for both protocols: Nomad does not distinguish them.
 const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
@@ -218,22 +213,8 @@ fn unknown_ports(asked: &TaskRequest<'_>) -> Option<String> {
 /// A warning about the labels for which an option has no effect, if there are any. It is one for all of them: an agent
 /// keeps only the last events of a task.
 fn without_effect<'a>(option: &str, labels: impl Iterator<Item = &'a str>, why: &str) -> Option<String> {
-    let labels: Vec<&str> = labels.collect();
-    if labels.is_empty() {
-        return None;
-    }
-    let shown: Vec<String> = labels.iter().take(LABELS_SHOWN).map(shortened).collect();
-    let more = match labels.len() - shown.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    Some(format!("{option} has no effect for {}{more}: {why}", shown.join(", ")))
-}
-
-/// As a warning shows it.
-fn shortened(label: &&str) -> String {
-    let shown: String = label.chars().take(LABEL_SHOWN).collect();
-    format!("{shown:?}")
+    let labels = first_names(labels);
+    (!labels.is_empty()).then(|| format!("{option} has no effect for {labels}: {why}"))
 }
 
 /// The ports of a task by label: those of its group that it names, or, in a job of the old form, all of its
