@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use switchyard_core::backend::{ExecControl, ExecPlace, ExecProcess};
+use switchyard_core::backend::{CUT_PATIENCE, ExecControl, ExecPlace, ExecProcess};
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::stream::{Sink, Source};
@@ -215,13 +215,12 @@ impl ExecControl for Control {
                 }
             }
             // The shim closes the FIFOs when the process is deleted, which is their end of file.
-            if let Err(error) = self.exec.delete().await {
-                tracing::warn!(
-                    task.id = self.exec.task,
-                    error = error.report(),
-                    "cannot end the output of an exec"
-                );
-            }
+            let failed = match tokio::time::timeout(CUT_PATIENCE, self.exec.delete()).await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error.report(),
+                Err(_) => format!("its deletion takes longer than {CUT_PATIENCE:?}"),
+            };
+            tracing::warn!(task.id = self.exec.task, error = failed, "cannot end the output of an exec");
         })
     }
 
