@@ -228,14 +228,19 @@ impl StoredState {
     }
 }
 
-/// Reads what is stored. Blocks on the file system.
-pub(super) fn load(store: &Store) -> Result<StoredState, Error> {
+/// Reads what is stored, after it has removed what a killed daemon has left of a write. Blocks on the file system.
+pub(super) fn load_at_start(store: &Store) -> Result<StoredState, Error> {
     if let Err(error) = store.remove_drafts() {
         tracing::warn!(
             error = error.report(),
             "what an interrupted write has left of the membership cannot be removed"
         );
     }
+    load(store)
+}
+
+/// Reads what is stored. Blocks on the file system.
+pub(super) fn load(store: &Store) -> Result<StoredState, Error> {
     let identity = store.load(SystemTime::now());
     let has_unfinished_join = store.load_join()?.is_some();
     Ok(StoredState { identity, departure: store.load_departure(), has_unfinished_join })

@@ -103,7 +103,7 @@ impl NodeActor {
 
     /// Goes on with what is stored.
     async fn begin(&mut self) -> Activity {
-        let stored = self.store.run(activities::load).await;
+        let stored = self.store.run(activities::load_at_start).await;
         self.go_on_if_read(stored).await
     }
 
