@@ -455,6 +455,11 @@ impl ExitRecord {
         (Exit { code: *code, finished_at: from_ns(*at_ns), cause }, started_ns.map(from_ns))
     }
 
+    /// Whether it says that the exit status is not known.
+    pub(crate) const fn is_lost(&self) -> bool {
+        self.lost
+    }
+
     pub(crate) fn to_label(&self) -> String {
         serde_json::to_string(self).expect("an exit holds nothing that JSON cannot")
     }

@@ -158,6 +158,17 @@ fn task_without_container_object_that_is_not_ended_at_once_is_told_of_and_ended_
 /// The task of the start counts as exited, so what the call makes is ended.
 #[test]
 fn start_that_goes_on_after_the_loss_of_its_files_leaves_no_process() {
+    check_start_that_goes_on(false);
+}
+
+/// The daemon that finds the loss stores that the exit is not known, and dies before it has looked after the start.
+#[test]
+fn start_that_goes_on_after_the_loss_of_its_files_is_found_by_the_daemon_after_next() {
+    check_start_that_goes_on(true);
+}
+
+#[track_caller]
+fn check_start_that_goes_on(is_recovery_killed: bool) {
     let (node, dir) = node_of_slow_shims();
     let pod = node.pod("goes-on");
     let id = pod.create(&node.container("begun", &["sleep", "1000"]));
@@ -172,6 +183,11 @@ fn start_that_goes_on_after_the_loss_of_its_files_leaves_no_process() {
     delete_files(&node.root().run().join("tasks").join(&id));
     fs::remove_file(node.root().run().join("epoch")).expect("the daemon has made it");
 
+    if is_recovery_killed {
+        node.daemon().kill_at(&[(Step::RecoveryTasks, 1)]);
+        node.daemon().spawn();
+        node.daemon().wait_killed();
+    }
     node.daemon().restart();
     let status = node.cri().status(&id).expect("it has a status");
     assert_eq!(status.state(), ContainerState::ContainerExited, "{status:?}");

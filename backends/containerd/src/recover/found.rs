@@ -112,7 +112,9 @@ impl Recovery {
         let files = blocking(move || Ok(TaskFiles::read(&of_task))).await?;
         let unrecorded = exit.is_none() && files.noted.is_some();
         let exit = exit.or_else(|| files.noted.clone());
-        let files_lost = exit.is_none()
+        // An earlier try of recovery, or an earlier daemon, may have stored that the exit is not known.
+        let is_open = exit.as_ref().is_none_or(ExitRecord::is_lost);
+        let files_lost = is_open
             && files.started.is_none()
             && record.boot == self.context.boot
             && has_changed(record.epoch.as_deref(), self.context.epoch.as_deref());

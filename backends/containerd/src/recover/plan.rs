@@ -31,7 +31,8 @@ pub(super) struct DecidedTask {
     pub(super) entry: Arc<TaskEntry>,
     pub(super) fate: TaskFate,
     pub(super) files: TaskFiles,
-    /// It counts as exited because its files were lost, and a predecessor call may be starting it.
+    /// It counts as exited because its files were lost, in this recovery or in an earlier one, and a predecessor call may be
+    /// starting it.
     pub(super) lost_start: bool,
     /// Its entry for the core; `None` if it has to be removed.
     pub(super) task: Option<Task>,
@@ -109,7 +110,7 @@ impl RecoveryPlan {
                 if lost_start {
                     self.lost_starts.push(entry.id.to_string());
                 }
-                // That waits for the predecessor call, and ends what it has started.
+                // The cleanup waits for a predecessor call that may be starting the task, and ends what that has started.
                 if lost_start || entry.unpersisted_exit().is_some() || files.begun {
                     self.cleanup.push(Box::new(ExitCleanup::new(&recovery.exits, Arc::clone(&entry))));
                 }

@@ -92,7 +92,7 @@ impl Recovery {
         if garbage.may_run() || files_lost {
             self.shims.end_orphans_at_start().await;
         }
-        // Not before that: while such a call may be under way, no shim is an orphan for certain.
+        // Only after the orphans were ended: while such a call may be under way, no shim is an orphan for certain.
         plan.lost_starts.drain(..).for_each(|id| self.shims.predecessor_calls.insert(id));
         phases.done("debris");
         reach(Step::RecoverySandboxes);
@@ -316,7 +316,7 @@ impl Recovery {
         }
         let state = self.apply_fate(&entry, &fate, files.begun && files.started.is_none()).await?;
         let task = state.map(|state| Task { id, sandbox, meta, details, state });
-        let lost_start = files_lost && matches!(fate, TaskFate::Lost(_));
+        let lost_start = files_lost && matches!(fate, TaskFate::Lost(_) | TaskFate::Exited(..));
         Ok(DecidedTask { entry, fate, files, lost_start, task })
     }
 
@@ -398,8 +398,8 @@ impl Recovery {
     }
 }
 
-/// Whether all namespaces that a sandbox owns are pinned. A pin that cannot be looked at counts as there: an orchestrator
-/// would start the pod anew beside one that is reported as gone, or not at all. What needs the pin fails with the cause.
+/// Whether all namespaces that a sandbox owns are pinned. A pin that cannot be looked at counts as there: if the pod were
+/// reported as gone, its orchestrator would start another one while this one runs. What needs the pin fails with the cause.
 fn is_pinned(entry: &SandboxEntry) -> bool {
     entry.pins().all(|pin| {
         switchyard_namespaces::is_namespace_file(&pin).map_err(from_namespaces).unwrap_or_else(|error| {
