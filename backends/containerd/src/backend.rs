@@ -153,7 +153,7 @@ impl Backend for Containerd {
 
     fn drain(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            self.parts.exits.wind_up().await;
+            tokio::join!(self.parts.exits.wind_up(), self.parts.shims.wind_up());
         })
     }
 

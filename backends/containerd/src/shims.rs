@@ -4,8 +4,10 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
 
+use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::{ErrorKind, Result};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::{Response, Status};
 
 use crate::base::fs::blocking;
@@ -18,7 +20,7 @@ use crate::context::Context;
 use crate::live::LiveContainers;
 
 mod activity;
-mod bundle;
+pub(crate) mod bundle;
 pub(crate) mod creates_in_flight;
 pub(crate) mod direct;
 mod orphans;
@@ -51,6 +53,10 @@ pub(crate) struct Shims {
     pub(crate) pods: PodShims,
     /// Cancelled when recovery is done; used as a one-shot signal.
     pub(crate) recovered: CancellationToken,
+    /// The ends of orphan shims that a scan has begun.
+    pub(crate) ends: TaskTracker,
+    /// The thread that lists the directories of bundles, whose disk may hang.
+    pub(crate) files: BlockingPool,
 }
 
 impl Shims {

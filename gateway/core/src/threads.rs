@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::id::Owner;
 
 /// Threads for blocking calls in the whole process.
-pub const TOTAL: usize = 136;
+pub const TOTAL: usize = 138;
 
 /// The maximum that do bulk work at a time.
 pub const BULK: usize = 16;
@@ -30,8 +30,8 @@ pub const LOG_POOL: usize = 1;
 pub const FILES_POOL: usize = 1;
 
 /// How many of these there are: for the daemon's configuration, the programs that run, the networks of the node, its
-/// resolver configuration, the hosts of registries, and the join token of a swarm.
-pub const FILES_POOLS: usize = 6;
+/// resolver configuration, the hosts of registries, the join token of a swarm, and the bundles of containerd.
+pub const FILES_POOLS: usize = 7;
 
 /// The maximum that look at the disks of the daemon's own directories: one for each, and one for trees that were set aside
 /// on them.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Once};
 use parking_lot::Mutex;
 use switchyard_cgroup as cgroup;
 use switchyard_core::backend::BackendObserver;
-use switchyard_core::blocking_pool::{self, OwnerPools};
+use switchyard_core::blocking_pool::{self, BlockingPool, OwnerPools};
 use switchyard_core::{Result, threads};
 use switchyard_logkeeper as logkeeper;
 use tokio::sync::{Notify, Semaphore};
@@ -47,12 +47,12 @@ use crate::processes::Processes;
 use crate::recover::Recovery;
 use crate::sandbox::table::SandboxTable;
 use crate::sandbox::{HostFiles, Sandboxes, Unreleased, infra_rootfs};
-use crate::shims::Shims;
 use crate::shims::creates_in_flight::CreatesInFlight;
 use crate::shims::direct::Lifelines;
 use crate::shims::pod_shims::PodShims;
 use crate::shims::predecessor_call_ids::PredecessorCallIds;
 use crate::shims::unresponsive::UnresponsiveShims;
+use crate::shims::{Shims, bundle};
 use crate::stats::Stats;
 use crate::task::Tasks;
 use crate::task::attach::Attachments;
@@ -291,6 +291,8 @@ impl Handles {
             unresponsive: UnresponsiveShims::default(),
             pods: PodShims::default(),
             recovered: self.recovered.clone(),
+            ends: TaskTracker::new(),
+            files: BlockingPool::new(threads::FILES_POOL, bundle::LIST_LIMIT),
         });
         let predecessor_calls = Arc::new(PredecessorCalls {
             context: Arc::clone(&self.context),

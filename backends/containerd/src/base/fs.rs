@@ -103,9 +103,11 @@ pub(crate) async fn create_private_dir(path: &Path) -> Result<()> {
     blocking(move || create_private_dir_blocking(&path)).await
 }
 
-/// The entries of `dir` whose names are ids, by name; none if `dir` does not exist. A directory that cannot be listed is
-/// logged: it is listed again later, at the latest by the next start. Blocks, for ever if its disk hangs.
-pub(crate) fn ids_below<I: FromStr>(dir: &Path) -> BTreeMap<String, I> {
+/// The entries of `dir` whose names are ids, by name; none if `dir` does not exist. Blocks, for ever if its disk hangs.
+///
+/// # Errors
+/// The directory cannot be listed.
+pub(crate) fn ids_below<I: FromStr>(dir: &Path) -> Result<BTreeMap<String, I>> {
     let mut ids = BTreeMap::new();
     let listed = std::fs::read_dir(dir).and_then(|entries| {
         for entry in entries {
@@ -117,16 +119,9 @@ pub(crate) fn ids_below<I: FromStr>(dir: &Path) -> BTreeMap<String, I> {
         Ok(())
     });
     match listed {
-        Err(fault) if fault.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(
-                dir = %dir.display(),
-                error = %fault,
-                "cannot list a directory: what is left in it of removed containers stays until it can be listed"
-            );
-        }
-        Ok(()) | Err(_) => {}
+        Err(fault) if fault.kind() != io::ErrorKind::NotFound => Err(io_error("list", dir, fault)),
+        Ok(()) | Err(_) => Ok(ids),
     }
-    ids
 }
 
 /// Runs short file operations on a blocking thread. What may take long is [`bulk`] work.
@@ -163,11 +158,12 @@ mod tests {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         let expected = BTreeMap::from([("12".to_owned(), 12), ("7".to_owned(), 7)]);
-        assert_eq!(ids_below::<u32>(dir.path()), expected);
-        assert_eq!(ids_below::<u32>(&dir.path().join("none")), BTreeMap::new());
+        assert_eq!(ids_below::<u32>(dir.path()).unwrap(), expected);
+        assert_eq!(ids_below::<u32>(&dir.path().join("none")).unwrap(), BTreeMap::new());
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        assert_eq!(ids_below::<u32>(&file), BTreeMap::new());
+        let error = ids_below::<u32>(&file).unwrap_err().report();
+        assert!(error.contains("list") && error.contains("Not a directory"), "{error}");
     }
 
     #[tokio::test(flavor = "multi_thread")]

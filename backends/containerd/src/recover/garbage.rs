@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,14 +39,16 @@ struct FilesOnDisk {
     tasks: BTreeMap<String, TaskId>,
     /// Directories of volumes that were being filled or removed.
     volumes: Vec<PathBuf>,
+    /// Every directory of sandboxes and tasks could be listed.
+    is_complete: bool,
 }
 
 /// What predecessors left and no container object refers to. It was listed before requests were served, so
 /// nothing that this daemon created is in it.
 #[derive(Debug)]
 pub(super) struct StartupGarbage {
-    /// The disks could be listed.
-    listed: bool,
+    /// Every directory of sandboxes and tasks could be listed.
+    is_complete: bool,
     /// Mount points of views of images.
     views: Vec<PathBuf>,
     /// The keys of views, and of active snapshots of unpackings that were cut off, by snapshotter.
@@ -57,30 +60,49 @@ pub(super) struct StartupGarbage {
 }
 
 impl StartupGarbage {
-    /// Whether a process may run of what has no container object: it has directories of a sandbox or task, as far as is
-    /// known.
+    /// Whether a process may run of what has no container object: it has directories of a sandbox or task, or some could not
+    /// be listed.
     pub(super) fn may_run(&self) -> bool {
-        !self.listed || !self.sandboxes.is_empty() || !self.tasks.is_empty()
+        !self.is_complete || !self.sandboxes.is_empty() || !self.tasks.is_empty()
     }
 }
 
 impl FilesOnDisk {
     /// Lists them. Blocks, for ever if a disk hangs.
     fn list(layout: &Layout, volumes: &Volumes) -> Self {
-        let mut sandboxes = ids_below(&layout.all_sandbox_run());
-        sandboxes.extend(ids_below(&layout.all_pins()));
-        sandboxes.extend(ids_below(&layout.all_sandbox_state()));
-        let mut tasks = ids_below(&layout.all_task_run());
-        tasks.extend(ids_below(&layout.all_stages()));
-        tasks.extend(ids_below(&layout.all_task_state()));
+        let of_sandboxes = [layout.all_sandbox_run(), layout.all_pins(), layout.all_sandbox_state()];
+        let of_tasks = [layout.all_task_run(), layout.all_stages(), layout.all_task_state()];
+        let mut is_complete = true;
+        let sandboxes = ids_below_all(&of_sandboxes, &mut is_complete);
+        let tasks = ids_below_all(&of_tasks, &mut is_complete);
         let views = std::fs::read_dir(layout.views()).into_iter().flatten().flatten();
         Self {
             views: views.map(|entry| entry.path()).collect(),
             sandboxes,
             tasks,
             volumes: volumes.unpublished(),
+            is_complete,
         }
     }
+}
+
+/// The entries of these directories whose names are ids, by name. A directory that cannot be listed is logged, and
+/// `is_complete` is false then. Blocks, for ever if a disk hangs.
+fn ids_below_all<I: FromStr>(dirs: &[PathBuf], is_complete: &mut bool) -> BTreeMap<String, I> {
+    let mut all = BTreeMap::new();
+    for dir in dirs {
+        match ids_below(dir) {
+            Ok(ids) => all.extend(ids),
+            Err(error) => {
+                *is_complete = false;
+                tracing::warn!(
+                    error = error.report(),
+                    "cannot look for what predecessors left in a directory: trying again at the next start"
+                );
+            }
+        }
+    }
+    all
 }
 
 impl Recovery {
@@ -99,11 +121,10 @@ impl Recovery {
         // may be the download of such a pull.
         warn_if_kept("downloads", self.abort_downloads().await);
         let on_disk = self.list_files().await;
-        let listed = on_disk.is_some();
-        let FilesOnDisk { views, mut sandboxes, tasks, volumes } = on_disk.unwrap_or_default();
+        let FilesOnDisk { views, mut sandboxes, tasks, volumes, is_complete } = on_disk.unwrap_or_default();
         sandboxes.extend(bridge_holders.into_iter().map(|id| (id.to_string(), id)));
         StartupGarbage {
-            listed,
+            is_complete,
             views,
             snapshots: snapshots.stale(&self.client),
             sandboxes: sandboxes
@@ -138,7 +159,7 @@ impl Recovery {
     /// Removes the garbage. What cannot be removed is logged, and found again at the next start. `known` are
     /// the ids of the tasks that have a container object.
     pub(super) async fn clear_garbage(&self, garbage: StartupGarbage, known: &HashSet<TaskId>) {
-        let StartupGarbage { listed: _, views, snapshots, sandboxes, tasks, volumes } = garbage;
+        let StartupGarbage { is_complete: _, views, snapshots, sandboxes, tasks, volumes } = garbage;
         warn_if_kept("views of images", self.remove_stale_views(views, snapshots).await);
         for id in sandboxes {
             warn_if_kept("files of a sandbox", self.clear_sandbox_dirs(id).await);

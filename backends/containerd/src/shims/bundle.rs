@@ -5,7 +5,7 @@
 //! call is cancelled or it is killed in the middle. With a managed containerd, whose directories are known,
 //! nothing of a container counts as removed before its bundle is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -15,14 +15,25 @@ use switchyard_namespaces::tasks::unmount_tree;
 use crate::base::config::ContainerdMode;
 use crate::base::container_id::ContainerId;
 use crate::base::error::from_namespaces;
-use crate::base::fs::{blocking, ids_below, remove_tree};
+use crate::base::fs::{ids_below, remove_tree};
 use crate::shims::Shims;
 
 /// How long containerd may take to remove a bundle after it has reported the task as deleted. It gives its
 /// helper, the shim's `delete` command, five seconds.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it may take to list the directories of bundles.
+pub(crate) const LIST_LIMIT: Duration = Duration::from_secs(30);
 /// The interval between two checks for the bundle.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The bundles that a scan has found.
+#[derive(Debug, Default)]
+pub(super) struct FoundBundles {
+    /// The containers that have one.
+    pub(super) ids: BTreeSet<ContainerId>,
+    /// The directories that could not be listed, each with the reason.
+    pub(super) unlisted: BTreeMap<PathBuf, String>,
+}
 
 impl Shims {
     /// Where a managed containerd keeps what a runtime stores of a container beside its bundle.
@@ -92,11 +103,20 @@ impl Shims {
 
     /// The ids of the containers of which a managed containerd has a bundle, or the directory beside it, which stays
     /// if its disk could not be written when the bundle was removed. Names that are no ids are left out: containerd
-    /// renames a bundle to a hidden name before it removes it, and other entries are not ours to remove. So is a
-    /// directory that cannot be listed.
-    pub(super) async fn list_bundles(&self) -> Result<BTreeSet<ContainerId>> {
-        let Some(bundles) = self.bundles() else { return Ok(BTreeSet::new()) };
-        let dirs = [bundles, self.work_dirs()];
-        blocking(move || Ok(dirs.iter().flat_map(|dir| ids_below(dir).into_values()).collect())).await
+    /// renames a bundle to a hidden name before it removes it, and other entries are not ours to remove. A disk that hangs
+    /// occupies one thread, however often this is called. Cancel-safe.
+    pub(super) async fn list_bundles(&self) -> FoundBundles {
+        let mut found = FoundBundles::default();
+        let Some(bundles) = self.bundles() else { return found };
+        for dir in [bundles, self.work_dirs()] {
+            let listed = dir.clone();
+            match self.files.run(dir.display().to_string(), move || ids_below(&listed)).await {
+                Ok(ids) => found.ids.extend(ids.into_values()),
+                Err(error) => {
+                    found.unlisted.insert(dir, error.report());
+                }
+            }
+        }
+        found
     }
 }

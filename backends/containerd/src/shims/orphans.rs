@@ -20,18 +20,19 @@
 //! has yet to delete. So no shim is terminated while there is a task whose shim is not known, and none whose
 //! children have changed since the scan.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use containerd_client::types::v1 as process;
 use futures::{Stream, StreamExt, stream};
-use switchyard_cgroup::Group;
 use switchyard_core::{Error, Result};
 use switchyard_process::Stat;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::base::config::ContainerdMode;
 use crate::base::container_id::ContainerId;
@@ -40,11 +41,14 @@ use crate::client::contact::Contact;
 use crate::client::process_state::ProcessState;
 use crate::client::{QUICK, call};
 use crate::shims::Shims;
+use crate::shims::bundle::FoundBundles;
 use crate::shims::processes::{ShimProcess, terminate};
 use crate::shims::scan_schedule::{ScanOutcome, ScanSchedule};
 
 /// How long the scan of a starting daemon may take. A shim that does not end takes five seconds.
 const START_LIMIT: Duration = Duration::from_secs(30);
+/// How long the removal of a bundle may take.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(60);
 /// How many shims are terminated at the same time.
 const CONCURRENCY: usize = 16;
 
@@ -104,11 +108,13 @@ struct OrphanShims {
 struct OrphanScan {
     shims: Vec<ShimProcess>,
     bundles: BTreeSet<ContainerId>,
+    /// The directories of bundles that could not be listed.
+    unlisted: BTreeSet<PathBuf>,
 }
 
 impl OrphanScan {
     fn outcome(&self) -> ScanOutcome {
-        if self.shims.is_empty() && self.bundles.is_empty() {
+        if self.shims.is_empty() && self.bundles.is_empty() && self.unlisted.is_empty() {
             ScanOutcome::Clean
         } else {
             ScanOutcome::Suspect
@@ -173,7 +179,7 @@ impl Shims {
     /// Ends the shims that are orphans for certain, with what they run, before requests are served. Recovery has filled
     /// the tables by then. What this does not achieve within [`START_LIMIT`], or is not certain of, is left to the later
     /// scans, and logged.
-    pub(crate) async fn end_orphans_at_start(&self) {
+    pub(crate) async fn end_orphans_at_start(self: &Arc<Self>) {
         let first = OrphanScan::default();
         let scan = self.scan_orphans(&first, ScanTime::AtStart);
         let failed = match tokio::time::timeout(START_LIMIT, scan).await {
@@ -188,8 +194,8 @@ impl Shims {
     }
 
     /// One scan: removes what is certainly an orphan, and returns what is suspect. `previous` is the scan
-    /// before this one.
-    async fn scan_orphans(&self, previous: &OrphanScan, time: ScanTime) -> Result<OrphanScan> {
+    /// before this one. It may be dropped at any time: the end of a shim that has begun goes on.
+    async fn scan_orphans(self: &Arc<Self>, previous: &OrphanScan, time: ScanTime) -> Result<OrphanScan> {
         // Processes first, tasks later: the scan then contains no shim that was started after the tasks were
         // listed.
         let shims = self.find_shims().await?;
@@ -222,57 +228,74 @@ impl Shims {
                 suspect.shims.push(shim);
             }
         }
-        // All of them before the first bundle, whose removal may take long.
+        // All shims are ended before the first bundle is removed, which may take long.
         let mut ended = BTreeSet::new();
-        let mut ends = pin!(terminate_all(certain));
-        while let Some((shim, groups)) = ends.next().await {
-            let cleared = match groups {
-                Ok(groups) => self.remove_cgroups(&shim.id, groups).await,
-                Err(error) => Err(error),
-            };
-            if log_failed_cleanup(&shim.id, cleared) {
+        let mut ends = pin!(end_all(&self.ends, certain, |shim| {
+            let shims = Arc::clone(self);
+            async move { shims.terminate_shim(shim).await }
+        }));
+        while let Some((shim, end)) = ends.next().await {
+            if log_failed_cleanup(&shim.id, end) {
                 ended.insert(shim.id);
             } else {
                 suspect.shims.push(shim);
             }
         }
-        suspect.bundles = self.clear_bundles(ended, &suspect.shims, &tasks, previous, time).await?;
+        self.clear_bundles(ended, &mut suspect, &tasks, previous, time).await;
         Ok(suspect)
     }
 
     /// The second part of a scan: removes the bundles of shims that were `ended`, and those of which two scans found no
-    /// task. Returns the others that may have none. `suspect` are the shims that were left.
+    /// task, and adds the others that may have none to `suspect`. While a directory cannot be listed, none is removed: a part
+    /// of each bundle is on its disk, which may hang.
     async fn clear_bundles(
         &self,
         ended: BTreeSet<ContainerId>,
-        suspect: &[ShimProcess],
+        suspect: &mut OrphanScan,
         tasks: &ListedTasks,
         previous: &OrphanScan,
         time: ScanTime,
-    ) -> Result<BTreeSet<ContainerId>> {
-        let found = match time {
+    ) {
+        let FoundBundles { ids: found, unlisted } = match time {
             // It is the first scan, so nothing is certain of other bundles.
-            ScanTime::AtStart => BTreeSet::new(),
-            ScanTime::Serving => self.list_bundles().await?,
+            ScanTime::AtStart => FoundBundles::default(),
+            ScanTime::Serving => self.list_bundles().await,
         };
-        let busy = self.ids_in_progress();
+        warn_of_unlisted(&unlisted, &previous.unlisted);
+        suspect.unlisted = unlisted.into_keys().collect();
+        if !suspect.unlisted.is_empty() {
+            suspect.bundles = previous.bundles.union(&ended).cloned().collect();
+            return;
+        }
         // The bundle of an orphan task is left until containerd does not list it any more: until then it may run.
         let listed = |id: &ContainerId| tasks.known.iter().chain(&tasks.orphans).any(|task| task.id == **id);
-        let mut left = BTreeSet::new();
         for id in found.iter().filter(|id| !listed(id) && !ended.contains(*id)).chain(&ended) {
-            let with_shim = suspect.iter().any(|shim| shim.id == *id);
+            let with_shim = suspect.shims.iter().any(|shim| shim.id == *id);
+            // A task may be created meanwhile, so that is asked last.
             let certain = (ended.contains(id) || previous.bundles.contains(id))
-                && !busy.contains(&**id)
                 && !with_shim
-                && self.is_unknown_to_containerd(id).await;
+                && self.is_unknown_to_containerd(id).await
+                && !self.ids_in_progress().contains(&**id);
             if certain && !ended.contains(id) {
                 tracing::warn!(%id, "removing an orphan bundle: containerd does not know its task");
             }
-            if !certain || !log_failed_cleanup(id, self.remove_bundle(id).await) {
-                left.insert(id.clone());
+            if !certain || !log_failed_cleanup(id, self.remove_bundle_in_time(id).await) {
+                suspect.bundles.insert(id.clone());
             }
         }
-        Ok(left)
+    }
+
+    /// Removes a bundle; the disk of a part of it may have begun to hang.
+    async fn remove_bundle_in_time(&self, id: &ContainerId) -> Result<()> {
+        tokio::time::timeout(REMOVAL_LIMIT, self.remove_bundle(id)).await.unwrap_or_else(|_| {
+            Err(Error::deadline(format!("the bundle of {id} was not removed within {REMOVAL_LIMIT:?}")))
+        })
+    }
+
+    /// Waits for the ends of orphan shims that a scan has begun. Cancel-safe.
+    pub(crate) async fn wind_up(&self) {
+        self.ends.close();
+        self.ends.wait().await;
     }
 
     /// Asks containerd for one task by its id: since containerd 2.0 the list of tasks lacks those whose shims
@@ -350,25 +373,44 @@ impl Shims {
     /// `Unavailable`, and nothing is done, if the shim has started another child since it was scanned.
     pub(crate) async fn terminate_shim(&self, shim: ShimProcess) -> Result<()> {
         let id = shim.id.clone();
-        let groups = blocking(move || terminate(&shim)).await?;
-        self.remove_cgroups(&id, groups).await
-    }
-
-    async fn remove_cgroups(&self, id: &ContainerId, groups: HashSet<Group>) -> Result<()> {
-        for group in groups {
-            self.cgroups.remove_cgroup(id, Some(group), Vec::new()).await?;
+        for group in blocking(move || terminate(&shim)).await? {
+            self.cgroups.remove_cgroup(&id, Some(group), Vec::new()).await?;
         }
         Ok(())
     }
 }
 
-/// Terminates shims with their children, several at a time. Returns the cgroups of the children of each.
-fn terminate_all(shims: Vec<ShimProcess>) -> impl Stream<Item = (ShimProcess, Result<HashSet<Group>>)> {
-    let ends = shims.into_iter().map(|shim| async move {
-        let ended = shim.clone();
-        (shim, blocking(move || terminate(&ended)).await)
+/// Ends shims by this function, several at a time. An end that has begun goes on when the stream is dropped: once the shim is
+/// gone, no later scan would find its cgroups.
+fn end_all<E>(
+    tracker: &TaskTracker,
+    shims: Vec<ShimProcess>,
+    end: impl Fn(ShimProcess) -> E,
+) -> impl Stream<Item = (ShimProcess, Result<()>)>
+where
+    E: Future<Output = Result<()>> + Send + 'static,
+{
+    let ends = shims.into_iter().map(move |shim| {
+        let end = end(shim.clone());
+        async move {
+            let ended = tracker.spawn(end).await.unwrap_or_else(|fault| {
+                Err(Error::internal("the end of an orphan shim panicked or was aborted").with_source(fault))
+            });
+            (shim, ended)
+        }
     });
     stream::iter(ends).buffer_unordered(CONCURRENCY)
+}
+
+/// Logs the directories of bundles that cannot be listed, unless the scan before could not list them either.
+fn warn_of_unlisted(unlisted: &BTreeMap<PathBuf, String>, before: &BTreeSet<PathBuf>) {
+    for (dir, error) in unlisted.iter().filter(|(dir, _)| !before.contains(*dir)) {
+        tracing::warn!(
+            dir = %dir.display(),
+            error,
+            "cannot list the bundles of a directory: orphan bundles stay until it can be listed"
+        );
+    }
 }
 
 /// Whether the cleanup of an orphan succeeded; a failure is logged.

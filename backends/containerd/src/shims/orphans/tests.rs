@@ -4,9 +4,11 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use switchyard_process::ProcessId;
+use tokio::sync::Notify;
 
 use super::*;
 use crate::shims::processes::*;
@@ -202,11 +204,46 @@ async fn shims_that_take_long_to_end_do_so_at_the_same_time() {
         children: Vec::new(),
         bundle_deleted: true,
     });
-    let ended: Vec<_> = terminate_all(shims.collect()).collect().await;
-    assert!(ended.len() == SHIMS && ended.iter().all(|(_, groups)| groups.is_ok()), "{ended:?}");
+    let end = |shim| async move { blocking(move || terminate(&shim)).await.map(drop) };
+    let tracker = TaskTracker::new();
+    let ended: Vec<_> = end_all(&tracker, shims.collect(), end).collect().await;
+    assert!(ended.len() == SHIMS && ended.iter().all(|(_, end)| end.is_ok()), "{ended:?}");
     for process in &mut processes {
         assert_eq!(process.wait().unwrap().code(), Some(7), "it was killed");
     }
+}
+
+#[tokio::test]
+async fn end_that_has_begun_goes_on_when_its_scan_is_dropped() {
+    let shim = ShimProcess {
+        process: ProcessId { pid: 10, started: 1 },
+        id: AA.parse().unwrap(),
+        children: Vec::new(),
+        bundle_deleted: true,
+    };
+    let begun = Arc::new(Notify::new());
+    let go_on = Arc::new(Notify::new());
+    let ended = Arc::new(AtomicBool::new(false));
+    let end = |_| {
+        let (begun, go_on, ended) = (Arc::clone(&begun), Arc::clone(&go_on), Arc::clone(&ended));
+        async move {
+            begun.notify_one();
+            go_on.notified().await;
+            ended.store(true, Ordering::Release);
+            Ok(())
+        }
+    };
+    let tracker = TaskTracker::new();
+    let mut ends = Box::pin(end_all(&tracker, vec![shim], end));
+    tokio::select! {
+        _ = ends.next() => panic!("it waits"),
+        () = begun.notified() => {}
+    }
+    drop(ends);
+    go_on.notify_one();
+    tracker.close();
+    tracker.wait().await;
+    assert!(ended.load(Ordering::Acquire), "the end was given up");
 }
 
 #[test]
