@@ -11,36 +11,48 @@ use nix::sys::stat::{major, minor};
 /// The file that is written, in a directory of the gateway.
 const FILE: &str = "write-test";
 
-/// Writes to the disk of a directory, and waits until the disk has it; returns whether there was space. Some of what is wrong
-/// with a disk shows in nothing else: on Linux 6.18, ext4 does not call itself read-only after an error; a local disk that hangs
-/// still answers what is in memory; a quota is not in what is counted as free. Blocks, for ever if the disk hangs.
+/// What a write to a disk has shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WriteTest {
+    /// The disk has what was written.
+    Written,
+    /// There was no space for it.
+    NoSpace,
+    /// Nothing: this process or the node is short of descriptors or memory, so that it was not written.
+    Unknown,
+}
+
+/// Writes to the disk of a directory, and waits until the disk has it. Some of what is wrong with a disk shows in nothing
+/// else: on Linux 6.18, ext4 does not call itself read-only after an error; a local disk that hangs still answers what is in
+/// memory. Blocks, for ever if the disk hangs.
 ///
 /// # Errors
 /// Those of the file system.
-pub(crate) fn try_write(dir: &Path) -> io::Result<bool> {
+pub(crate) fn try_write(dir: &Path) -> io::Result<WriteTest> {
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(0o600);
-    // Always the same place: on a file system that does not copy on write, it needs space for the first time only.
+    // Always the same place: on a file system that does not copy on write, only the first write needs space, so that a quota
+    // that is exhausted later does not show.
     let written = options.open(dir.join(FILE)).and_then(|file| {
         file.write_all_at(b"written from time to time, to learn whether the disk can be used\n", 0)?;
         file.sync_data()
     });
-    had_space(written)
+    shown_by(written)
 }
 
-/// Whether there was space for a write that had this result, as far as that shows. Pure.
-fn had_space(written: io::Result<()>) -> io::Result<bool> {
-    let Err(fault) = written else { return Ok(true) };
+/// What a write with this result has shown. Pure.
+fn shown_by(written: io::Result<()>) -> io::Result<WriteTest> {
+    let Err(fault) = written else { return Ok(WriteTest::Written) };
     match fault.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::ENOSPC | Errno::EDQUOT) => Ok(false),
-        // This process or the node is short of descriptors or memory, which says nothing of the disk.
-        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => Ok(true),
+        Some(Errno::ENOSPC | Errno::EDQUOT) => Ok(WriteTest::NoSpace),
+        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => Ok(WriteTest::Unknown),
         _ => Err(fault),
     }
 }
 
 /// Blocks of the file system of `dir` that it counts as free and that nobody can use, root included: ext4 keeps some for
-/// itself, up to 16 MiB. With `bigalloc` it keeps that many clusters, whose size it does not tell: these are too few then.
+/// itself, up to 16 MiB. With `bigalloc` the number is that of clusters, which are larger than blocks and whose size ext4 does not
+/// show: the number returned is too small then.
 ///
 /// # Errors
 /// If there is no such directory.
@@ -70,26 +82,26 @@ mod tests {
     fn directory_is_written_to_and_a_full_one_is_no_error() {
         let dir = tempfile::tempdir().unwrap();
         for _ in 0..2 {
-            assert!(try_write(dir.path()).unwrap());
+            assert_eq!(try_write(dir.path()).unwrap(), WriteTest::Written);
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         fs::remove_file(dir.path().join(FILE)).unwrap();
         symlink("/dev/full", dir.path().join(FILE)).unwrap();
-        assert!(!try_write(dir.path()).unwrap());
+        assert_eq!(try_write(dir.path()).unwrap(), WriteTest::NoSpace);
         assert!(try_write(&dir.path().join("absent")).is_err());
     }
 
     #[test]
     fn shortage_of_the_daemon_is_told_from_one_of_the_disk_and_from_a_fault() {
-        let had_space = |errno: Errno| had_space(Err(errno.into())).map_err(|fault| fault.raw_os_error());
+        let shown_by = |errno: Errno| shown_by(Err(errno.into())).map_err(|fault| fault.raw_os_error());
         for disk in [Errno::ENOSPC, Errno::EDQUOT] {
-            assert_eq!(had_space(disk), Ok(false), "{disk}");
+            assert_eq!(shown_by(disk), Ok(WriteTest::NoSpace), "{disk}");
         }
         for own in [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM] {
-            assert_eq!(had_space(own), Ok(true), "{own}");
+            assert_eq!(shown_by(own), Ok(WriteTest::Unknown), "{own}");
         }
         for fault in [Errno::EIO, Errno::EROFS, Errno::EACCES] {
-            assert_eq!(had_space(fault), Err(io::Error::from(fault).raw_os_error()), "{fault}");
+            assert_eq!(shown_by(fault), Err(io::Error::from(fault).raw_os_error()), "{fault}");
         }
     }
 

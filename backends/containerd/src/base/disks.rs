@@ -14,7 +14,7 @@ use switchyard_core::{Error, ErrorKind, Result};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::base::disk_io::{reserved_blocks, try_write};
+use crate::base::disk_io::{WriteTest, reserved_blocks, try_write};
 use crate::base::error::mentions_failed_disk;
 use crate::base::fs::blocking;
 
@@ -50,9 +50,20 @@ pub(crate) enum DiskFault {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DiskState {
     free: FreeSpace,
-    /// A write was refused for lack of space, whatever is counted as free.
-    refused_write: bool,
+    /// What a write has shown; `None` if it was not written to.
+    written: Option<WriteTest>,
     is_read_only: bool,
+}
+
+/// What a check of all disks has shown.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Checked {
+    /// Nothing is wrong with them.
+    Fine,
+    /// This is wrong with one or several of them.
+    Fault(DiskFault),
+    /// Nothing is seen to be wrong, but one of them could not be written to, for a reason that is not its own.
+    Unknown,
 }
 
 /// The free space of a disk.
@@ -90,8 +101,14 @@ impl Disks {
         self.fault.lock().is_some()
     }
 
-    /// Stores the result of a check, and logs a change.
-    pub(crate) fn update(&self, now: Option<DiskFault>) {
+    /// Stores the result of a check, and logs a change. A check that shows nothing leaves what is known: a fault that only a
+    /// write shows is not mended because there was none.
+    pub(crate) fn update(&self, checked: Checked) {
+        let now = match checked {
+            Checked::Fine => None,
+            Checked::Fault(fault) => Some(fault),
+            Checked::Unknown => return,
+        };
         // Logged after the lock is dropped: who asks for the condition does not wait for the log.
         let before = std::mem::replace(&mut *self.fault.lock(), now.clone());
         if before == now {
@@ -119,6 +136,29 @@ impl Disks {
     }
 }
 
+// === impl Checked ===
+
+impl Checked {
+    /// What a look at the disk of a directory has shown. Pure.
+    fn of(dir: &Path, state: io::Result<Option<DiskState>>) -> Self {
+        let is_unknown = matches!(&state, Ok(Some(state)) if state.written == Some(WriteTest::Unknown));
+        match DiskFault::of(dir, state) {
+            Some(fault) => Self::Fault(fault),
+            None if is_unknown => Self::Unknown,
+            None => Self::Fine,
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Fault(one), Self::Fault(other)) => Self::Fault(one.and(other)),
+            (Self::Fault(fault), _) | (_, Self::Fault(fault)) => Self::Fault(fault),
+            (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
+            (Self::Fine, Self::Fine) => Self::Fine,
+        }
+    }
+}
+
 // === impl DiskFault ===
 
 impl DiskFault {
@@ -133,9 +173,9 @@ impl DiskFault {
                     "the file system of {dir} is read-only: see dmesg, as the kernel makes it so after an error of the disk"
                 ),
             }),
-            Ok(Some(DiskState { free, refused_write, is_read_only: false })) => {
+            Ok(Some(DiskState { free, written, is_read_only: false })) => {
                 let shortage = free.shortage().map(|what| format!("almost no {what} left for {dir}"));
-                let refused = refused_write.then(|| {
+                let refused = (written == Some(WriteTest::NoSpace)).then(|| {
                     format!("a write in {dir} is refused, whatever is counted as free: see its quota")
                 });
                 shortage.or(refused).map(|why| Self::Full(format!("no space left on device: {why}")))
@@ -209,20 +249,20 @@ pub(crate) async fn check(
     pool: &BlockingPool,
     dirs: &[PathBuf],
     look: impl Fn(&Path) -> io::Result<Option<DiskState>> + Clone + Send + 'static,
-) -> Option<DiskFault> {
+) -> Checked {
     let looks = dirs.iter().map(|dir| {
         let look = look.clone();
         let looked_at = dir.clone();
         let looked =
-            pool.run(dir.display().to_string(), move || Ok(DiskFault::of(&looked_at, look(&looked_at))));
+            pool.run(dir.display().to_string(), move || Ok(Checked::of(&looked_at, look(&looked_at))));
         async move {
             looked.await.unwrap_or_else(|error| {
                 tracing::debug!(error = error.report(), "a disk cannot be looked at");
-                Some(DiskFault::hangs(dir))
+                Checked::Fault(DiskFault::hangs(dir))
             })
         }
     });
-    join_all(looks).await.into_iter().flatten().reduce(DiskFault::and)
+    join_all(looks).await.into_iter().reduce(Checked::and).unwrap_or(Checked::Fine)
 }
 
 /// What the file system of a directory says of itself, and does when it is written to. Blocks, for ever if the disk hangs.
@@ -234,7 +274,7 @@ pub(crate) fn write_and_look(dir: &Path) -> io::Result<DiskState> {
         Err(fault) if fault.kind() == io::ErrorKind::ReadOnlyFilesystem => {
             Ok(DiskState { is_read_only: true, ..look(dir)? })
         }
-        written => Ok(DiskState { refused_write: !written?, ..look(dir)? }),
+        written => Ok(DiskState { written: Some(written?), ..look(dir)? }),
     }
 }
 
@@ -257,7 +297,7 @@ pub(crate) fn look(dir: &Path) -> io::Result<DiskState> {
     let blocks = stat.blocks_free().saturating_sub(reserved_blocks(dir)?);
     let free = FreeSpace { bytes: blocks.saturating_mul(stat.fragment_size()), inodes };
     let is_read_only = stat.flags().contains(FsFlags::ST_RDONLY);
-    Ok(DiskState { free, refused_write: false, is_read_only })
+    Ok(DiskState { free, written: None, is_read_only })
 }
 
 impl FreeSpace {
@@ -273,186 +313,4 @@ impl FreeSpace {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::symlink;
-    use std::sync::mpsc;
-
-    use nix::errno::Errno;
-
-    use super::*;
-    use crate::base::error::from_status;
-    use crate::base::fs::io_error;
-
-    const PLENTY: DiskState = DiskState {
-        free: FreeSpace { bytes: 1 << 30, inodes: 1 << 20 },
-        refused_write: false,
-        is_read_only: false,
-    };
-
-    fn condition(reason: &str, message: &str) -> Condition {
-        Condition::False { reason: reason.to_owned(), message: message.to_owned() }
-    }
-
-    #[test]
-    fn a_disk_is_full_without_bytes_or_without_inodes() {
-        let plenty = PLENTY.free;
-        assert_eq!(plenty.shortage(), None);
-        assert_eq!(FreeSpace { bytes: 4096, ..plenty }.shortage(), Some("bytes"));
-        assert_eq!(FreeSpace { inodes: 3, ..plenty }.shortage(), Some("inodes"));
-        assert_eq!(FreeSpace { bytes: 0, inodes: 0 }.shortage(), Some("bytes and inodes"));
-    }
-
-    #[test]
-    fn a_disk_that_cannot_be_written_is_told_from_what_cannot_be_written_anywhere() {
-        let status = |text: &str| from_status("update container 1", tonic::Status::unknown(text));
-        let file = |errno: Errno| io_error("write", Path::new("/x"), errno.into());
-        let unwritable = [
-            status("write /var/lib/containerd/meta.db: no space left on device: unknown"),
-            status("write /var/lib/containerd/meta.db: read-only file system: unknown"),
-            status("fdatasync /var/lib/containerd/meta.db: input/output error"),
-            from_status("update container 1", tonic::Status::resource_exhausted("full")),
-            file(Errno::ENOSPC),
-            file(Errno::EDQUOT),
-            file(Errno::EROFS),
-            file(Errno::EIO),
-            Error::internal("a sandbox").with_source(file(Errno::EROFS)),
-        ];
-        for error in unwritable {
-            assert!(is_unwritable(&error), "{}", error.report());
-            assert!(tolerate_unwritable_disk(Err(error), "it is not written").is_ok());
-        }
-        let others = [
-            status("label value too long"),
-            status("transport error"),
-            from_status("update container 1", tonic::Status::not_found("container 1")),
-            from_status("update container 1", tonic::Status::unavailable("down")),
-            file(Errno::EACCES),
-        ];
-        for error in others {
-            assert!(!is_unwritable(&error), "{}", error.report());
-            assert!(tolerate_unwritable_disk(Err(error), "it is not written").is_err());
-        }
-    }
-
-    #[test]
-    fn full_disk_is_reported_until_there_is_space_and_leaves_the_runtime_ready() {
-        let disks = Disks::default();
-        assert_eq!(disks.condition(), Condition::True);
-        disks.update(Some(DiskFault::Full("full".into())));
-        assert_eq!(disks.condition(), condition("DiskFull", "full"));
-        assert_eq!(disks.runtime_condition(), Condition::True);
-        disks.update(None);
-        assert_eq!(disks.condition(), Condition::True);
-    }
-
-    #[test]
-    fn read_only_and_failing_disks_are_reported_as_such_and_by_the_runtime() {
-        let dir = Path::new("/state");
-        for (state, reason, text) in [
-            (Ok(Some(DiskState { is_read_only: true, ..PLENTY })), "DiskReadOnly", "/state is read-only"),
-            (Err(io::Error::from_raw_os_error(5)), "DiskFails", "/state fails: Input/output error"),
-        ] {
-            let disks = Disks::default();
-            disks.update(DiskFault::of(dir, state));
-            let found = disks.condition();
-            assert!(
-                matches!(&found, Condition::False { reason: told, message } if told == reason && message.contains(text)),
-                "{found:?}"
-            );
-            assert_eq!(disks.runtime_condition(), found);
-        }
-        assert_eq!(DiskFault::of(dir, Ok(Some(PLENTY))), None);
-        assert_eq!(DiskFault::of(dir, Ok(None)), None);
-    }
-
-    #[test]
-    fn disk_that_refuses_a_write_for_lack_of_space_is_full_whatever_it_counts_as_free() {
-        let dir = tempfile::tempdir().unwrap();
-        let fault = || DiskFault::of(dir.path(), write_and_look(dir.path()).map(Some));
-        assert_eq!(fault(), None);
-        fs::remove_file(dir.path().join("write-test")).unwrap();
-        symlink("/dev/full", dir.path().join("write-test")).unwrap();
-        let found = fault();
-        assert!(matches!(&found, Some(DiskFault::Full(why)) if why.contains("is refused")), "{found:?}");
-        let disks = Disks::default();
-        disks.update(found);
-        assert!(disks.have_fault(), "it is written to again at the next look");
-    }
-
-    #[tokio::test]
-    async fn unexplained_error_on_a_full_disk_is_one_of_the_disk() {
-        let failed = || Error::internal("exec in task 1").with_source(Error::internal("exit status 255"));
-        let fault = |state| move || DiskFault::of(Path::new("/run"), state);
-        let full =
-            move || fault(Ok(Some(DiskState { free: FreeSpace { bytes: 0, ..PLENTY.free }, ..PLENTY })));
-        let error = explained(failed(), full()).await;
-        assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
-        let expected =
-            "no space left on device: almost no bytes left for /run: exec in task 1: exit status 255";
-        assert_eq!(error.report(), expected);
-        for other in [Ok(Some(PLENTY)), Err(io::Error::from_raw_os_error(5))] {
-            assert_eq!(explained(failed(), fault(other)).await.kind(), ErrorKind::Internal);
-        }
-        // One whose cause is known keeps its kind, and waits for no disk.
-        let (looked, looks) = mpsc::channel();
-        let look = move || {
-            looked.send(()).unwrap();
-            full()()
-        };
-        let known = explained(Error::invalid("command", "it is missing"), look).await;
-        assert_eq!(known.kind(), ErrorKind::InvalidArgument);
-        assert!(looks.recv().is_err(), "the disk was looked at");
-    }
-
-    #[tokio::test]
-    async fn error_is_not_held_up_by_a_disk_that_hangs() {
-        let (answers, answer) = mpsc::channel::<()>();
-        let hangs = move || {
-            // It returns once the sender is dropped.
-            let _ = answer.recv();
-            None
-        };
-        let error =
-            timeout(EXPLANATION_LIMIT * 10, explained(Error::internal("exec in task 1"), hangs)).await;
-        assert_eq!(error.unwrap().kind(), ErrorKind::Internal);
-        drop(answers);
-    }
-
-    #[test]
-    fn file_systems_are_looked_at() {
-        assert!(look(Path::new("/")).is_ok());
-        assert!(look(Path::new("/no/such/directory")).is_err());
-    }
-
-    #[tokio::test]
-    async fn disk_that_hangs_is_reported_beside_those_that_answer_and_takes_one_thread() {
-        let pool = BlockingPool::new(2, Duration::from_millis(50));
-        let dirs: Vec<PathBuf> = vec!["/hangs".into(), "/full".into()];
-        let (answers, answer) = mpsc::channel::<()>();
-        let answer = std::sync::Arc::new(Mutex::new(answer));
-        let look = move |dir: &Path| {
-            if dir == Path::new("/hangs") {
-                // It returns once the sender is dropped.
-                let _ = answer.lock().recv();
-                return Ok(Some(PLENTY));
-            }
-            Ok(Some(DiskState { free: FreeSpace { bytes: 0, ..PLENTY.free }, ..PLENTY }))
-        };
-        for _ in 0..3 {
-            let found = check(&pool, &dirs, look.clone()).await.unwrap();
-            let message = "the file system of /hangs does not answer".to_owned();
-            assert_eq!(found, DiskFault::Unusable { reason: "DiskHangs", message });
-        }
-        drop(answers);
-        loop {
-            match check(&pool, &dirs, look.clone()).await.unwrap() {
-                DiskFault::Full(why) => {
-                    break assert!(why.ends_with("almost no bytes left for /full"), "{why}");
-                }
-                // The thread returns soon.
-                DiskFault::Unusable { .. } => tokio::task::yield_now().await,
-            }
-        }
-    }
-}
+mod tests;
