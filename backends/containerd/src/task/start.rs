@@ -20,7 +20,7 @@ use super::exit::note_exit;
 use super::logs::{from_logkeeper, log_spec, open_output_fifos};
 use super::rootfs::check_root;
 use super::{LifecycleEvent, TaskEntry, fifos};
-use crate::base::fs::{blocking, io_error};
+use crate::base::fs::{blocking, create_private_dir, io_error};
 use crate::base::steps::Step;
 use crate::client::{SLOW, call};
 use crate::record::{OutputRecord, to_ns};
@@ -61,7 +61,7 @@ impl Tasks {
                 drop(guard);
                 let exit = Exit::start_failed(SystemTime::now(), error.report());
                 if let Err(undo) = self.undo_start(&entry, &exit).await {
-                    tracing::warn!(task.id = %id, error = undo.report(), "cannot undo a failed start, or not record that it failed: the cleanup queue retries it");
+                    tracing::warn!(task.id = %id, error = undo.report(), "cannot undo a failed start, or cannot record its failure: the cleanup queue retries it");
                     self.cleanup.enqueue(TaskCleanup::new(
                         self,
                         Arc::clone(&entry),
@@ -86,8 +86,9 @@ impl Tasks {
     }
 
     async fn launch(&self, entry: &TaskEntry, withdrawal: &Withdrawal) -> Result<Started> {
-        self.check_target(entry)?;
+        // Before anything can fail: the failure of a start that has begun is recorded.
         entry.apply(LifecycleEvent::Launched);
+        self.check_target(entry)?;
         let expected_move = self.cgroups.expect_move();
         let Streams { stdin, stdout, stderr, log, readers } = step("make_fifos", self.streams(entry)).await?;
         let sandbox = self.sandboxes.table.get(entry.sandbox)?;
@@ -273,6 +274,10 @@ impl Tasks {
             // The task was removed meanwhile.
             Err(error) if error.kind() == ErrorKind::NotFound => return recorded,
             Err(_) if entry.exit().is_none() && entry.may_have_process() => {
+                // A start that failed early has made no directory yet.
+                if let Err(error) = create_private_dir(&entry.dirs.run).await {
+                    tracing::debug!(task.id = %entry.id, error = error.report(), "a failed start has no directory for its note");
+                }
                 note_exit(entry, exit, None).await;
                 entry.apply(LifecycleEvent::ExitObserved(exit.clone()));
                 entry.apply(LifecycleEvent::ExitReported);
