@@ -215,12 +215,16 @@ impl ExecControl for Control {
                 }
             }
             // The shim closes the FIFOs when the process is deleted, which is their end of file.
-            let failed = match tokio::time::timeout(CUT_PATIENCE, self.exec.delete()).await {
-                Ok(Ok(())) => return,
-                Ok(Err(error)) => error.report(),
-                Err(_) => format!("its deletion takes longer than {CUT_PATIENCE:?}"),
+            let patience = tokio::time::sleep(CUT_PATIENCE);
+            tokio::pin!(patience);
+            let failed = tokio::select! {
+                deleted = self.exec.delete() => deleted.err().map(|error| error.report()),
+                () = &mut patience => Some(format!("its deletion takes longer than {CUT_PATIENCE:?}")),
             };
-            tracing::warn!(task.id = self.exec.task, error = failed, "cannot end the output of an exec");
+            if let Some(error) = failed {
+                tracing::warn!(task.id = self.exec.task, error, "cannot end the output of an exec");
+            }
+            patience.await;
         })
     }
 

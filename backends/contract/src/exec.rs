@@ -156,9 +156,10 @@ pub async fn output_held_by_a_child_can_be_cut_off(fixture: &dyn Fixture) {
     let (test, task) = host(fixture).await;
     let mut process = enter(&test, &task, &specs::exec(&["sh", "-c", "echo said; sleep 1000 &"])).await;
     assert_eq!(process.control.wait().await.expect("wait"), 0);
-    let (stdout, ()) =
-        tokio::join!(all(process.stdout.take()), process.control.cut_output(Duration::from_millis(300)));
-    assert_eq!(stdout, "said\n");
+    tokio::select! {
+        stdout = all(process.stdout.take()) => assert_eq!(stdout, "said\n"),
+        () = process.control.cut_output(Duration::from_millis(300)) => panic!("the output has not ended"),
+    }
     process.control.delete().await.expect("delete");
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use switchyard_core::backend::{ExecControl, ExecPlace, ExecProcess};
+use switchyard_core::backend::{CUT_PATIENCE, ExecControl, ExecPlace, ExecProcess};
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::state::Exit;
@@ -268,6 +268,7 @@ impl ExecControl for Control {
             if self.left == LeftOutput::Closed {
                 self.process.abort();
             }
+            tokio::time::sleep(CUT_PATIENCE).await;
         })
     }
 

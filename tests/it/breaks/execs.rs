@@ -12,6 +12,7 @@ use switchyard_tests::host::{cgroups, eventually, processes};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::prereq;
 use switchyard_tests::root::PrivateRoot;
+use switchyard_tests::streams::{OUTPUTS, StreamSession};
 
 use super::{LIMIT, SuspendedProcess, assert_no_leaks_since, retry, shim};
 
@@ -231,4 +232,33 @@ fn commands_whose_children_keep_their_output_leave_no_descriptor() {
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     node.cri().stop(&id, 0).expect("it can be stopped");
     assert_eq!(children(), 0, "they end with their container");
+}
+
+/// The shim hangs once a command has exited, and so does not close the output that a child of the command keeps open.
+#[test]
+fn exit_code_comes_although_the_shim_hangs_and_does_not_close_the_output() {
+    const CHILD: &str = "sleep 31541";
+    // Longer than a test waits for the end of a session.
+    let node = TestNode::start_configured(|_| {
+        "[cri]\nexec_drain_seconds = 6\n[containerd]\nshim_timeout_seconds = 300\n".to_owned()
+    });
+    let pod = node.pod("hangs");
+    let id = pod.start_shell("main", "exec sleep 1000");
+    let shim = shim(&node, &id);
+    let command = ["sh", "-c", &format!("{CHILD} & echo begun; exit 5")];
+    let mut session = StreamSession::exec(node.cri(), &id, &command, OUTPUTS);
+    session.wait_stdout("begun");
+    let has_exited = || {
+        let members = cgroups::members(&id).into_iter().filter_map(processes::find);
+        let child = members.into_iter().find(|process| process.command == CHILD);
+        let parent = child.and_then(|child| processes::find(child.parent));
+        parent.is_some_and(|parent| !parent.command.starts_with("sh "))
+    };
+    assert!(eventually(LIMIT, has_exited), "the command goes on");
+    // The shim reports the exit at once. Its output is cut off some seconds later.
+    thread::sleep(Duration::from_secs(2));
+    let suspended = SuspendedProcess::new(shim);
+    assert_eq!(session.wait_exit_code(), 5);
+    drop(suspended);
+    assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
 }

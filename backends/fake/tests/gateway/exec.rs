@@ -200,7 +200,7 @@ async fn output_that_the_runtime_does_not_close_is_not_awaited_for_long() {
     let id = node.running(ENDLESS).await.id.to_string();
     let spec = specs::exec(&["sh", "-c", "echo early; sleep 1000 & exit 3"]);
     let limit = Duration::from_secs(60);
-    for (left, cut) in [(LeftOutput::Open, spec.drain), (LeftOutput::Hung, limit + CUT_PATIENCE)] {
+    for (left, cut) in [(LeftOutput::Open, spec.drain), (LeftOutput::Hung, limit)] {
         node.fake.set_left_output(left);
         let begun = tokio::time::Instant::now();
         let error = node.scope.exec_tail(&id, &spec, Some(limit), 100).await.unwrap_err();

@@ -9,7 +9,8 @@ use crate::error::Result;
 use crate::spec::Signal;
 use crate::stream::{Sink, Source};
 
-/// How long the runtime may take to close output that is cut off. After that it is read no further.
+/// How long the runtime may take to close the output of a command that has exited, once that is cut off. What the output holds
+/// then is read, and no more.
 pub const CUT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A further process in a task, with its streams.
@@ -78,9 +79,9 @@ pub trait ExecControl: Send + Sync {
     /// `Unavailable` if the runtime cannot be reached.
     fn resize(&self, width: u16, height: u16) -> BoxFuture<'_, Result<()>>;
 
-    /// Closes the output of a process that has exited, once children have kept it open for `after` without
-    /// unread output. Returns when that is done, or has failed: then the output stays open. Never returns if the output
-    /// ends by itself. Cancel-safe.
+    /// Closes the output of a process that has exited, once children have kept it open for `after` without unread output;
+    /// while they write without such a pause, it is not cut off. Returns [`CUT_PATIENCE`] after the output was cut off: it has
+    /// ended by then, or the runtime does not close it. Cancel-safe.
     fn cut_output(&self, after: Duration) -> BoxFuture<'_, ()>;
 
     /// Releases the runtime's resources of an exited process. Idempotent; cancel-safe.

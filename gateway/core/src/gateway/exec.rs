@@ -187,13 +187,10 @@ impl Scope {
                 Err(_) => Err(drain::output_kept_open(code, spec.drain)),
             },
             Retain::Last(_) => {
+                let cut = drain::cut_output(control.as_ref(), spec.drain, deadline.map(|(_, at)| at));
                 tokio::select! {
-                    output = &mut collected => return Ok(finish(code, output?)),
-                    () = drain::cut_output(control.as_ref(), spec.drain, deadline.map(|(_, at)| at)) => {}
-                }
-                match tokio::time::timeout(CUT_PATIENCE, collected).await {
-                    Ok(output) => Ok(finish(code, output?)),
-                    Err(_) => Err(drain::output_not_closed(code, CUT_PATIENCE)),
+                    output = &mut collected => Ok(finish(code, output?)),
+                    () = cut => Err(drain::output_not_closed(code, CUT_PATIENCE)),
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use switchyard_core::backend::{CUT_PATIENCE, ExecControl, ExecProcess};
+use switchyard_core::backend::{ExecControl, ExecProcess};
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{ExecSpec, Signal};
@@ -59,7 +59,6 @@ impl Control for RunningExec {
     /// Ends the output streams that children of the command still hold open.
     async fn cut_outputs(&self) {
         self.process.cut_output(self.drain).await;
-        tokio::time::sleep(CUT_PATIENCE).await;
     }
 
     async fn hang_up(&self) {
@@ -75,6 +74,7 @@ impl Control for RunningExec {
 #[cfg(test)]
 mod tests {
     use switchyard_contract::specs;
+    use switchyard_core::backend::CUT_PATIENCE;
     use switchyard_core::gateway::{Gateway, Limits};
     use switchyard_core::id::Owner;
     use switchyard_fake::{BUSYBOX, Fake, LeftOutput};

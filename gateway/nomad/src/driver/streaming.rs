@@ -12,7 +12,7 @@ use std::future::ready;
 use std::time::Duration;
 
 use futures::stream::{self, Stream, StreamExt};
-use switchyard_core::backend::{CUT_PATIENCE, ExecControl, ExecProcess};
+use switchyard_core::backend::{ExecControl, ExecProcess};
 use switchyard_core::spec::ExecSpec;
 use switchyard_core::stream::{Sink, Source};
 use switchyard_core::{Error, ErrorKind, Result};
@@ -161,7 +161,8 @@ where
 }
 
 /// Sends output to the client until the process has exited and all output is sent. Output that the runtime does not close
-/// is read for [`CUT_PATIENCE`] after it was cut off: the client gets the exit code all the same.
+/// is read for [`CUT_PATIENCE`](switchyard_core::backend::CUT_PATIENCE) after it was cut off, and then the client gets the exit
+/// code. Output of a child that writes without a pause is not cut off, so the client gets the exit code when it ends.
 async fn serve(
     stdout: Option<Source>,
     stderr: Option<Source>,
@@ -178,13 +179,9 @@ async fn serve(
         _ = &mut output => (control.wait().await?, true),
     };
     if !drained {
-        let cut = async {
-            control.cut_output(DRAIN).await;
-            tokio::time::sleep(CUT_PATIENCE).await;
-        };
         tokio::select! {
             _ = &mut output => {}
-            () = cut => {
+            () = control.cut_output(DRAIN) => {
                 late.cancel();
                 output.await;
             }

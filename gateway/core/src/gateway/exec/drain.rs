@@ -25,8 +25,8 @@ pub(super) fn output_not_closed(code: i32, limit: Duration) -> Error {
 }
 
 /// Closes the output of a process that has exited, once children have kept it open for `drain` without writing.
-/// Children that go on writing are cut off at the deadline of the command, but no earlier than after `drain`; the
-/// runtime may take [`CUT_PATIENCE`] for that. Cancel-safe.
+/// Children that go on writing are cut off at the deadline of the command, but no earlier than after `drain`. Returns
+/// [`CUT_PATIENCE`] after the output was cut off. Cancel-safe.
 pub(super) async fn cut_output(control: &dyn ExecControl, drain: Duration, deadline: Option<Instant>) {
     // A time that the clock cannot represent is no limit.
     let latest = deadline.and_then(|deadline| Some(deadline.max(Instant::now().checked_add(drain)?)));
@@ -39,10 +39,16 @@ pub(super) async fn cut_output(control: &dyn ExecControl, drain: Duration, deadl
     tokio::select! {
         biased;
         () = control.cut_output(drain) => {}
-        () = latest => match tokio::time::timeout(CUT_PATIENCE, control.delete()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(error = error.report(), "cannot end the output of a command"),
-            Err(_) => tracing::debug!("the output of a command was not ended within {CUT_PATIENCE:?}"),
+        () = latest => {
+            let patience = tokio::time::sleep(CUT_PATIENCE);
+            tokio::pin!(patience);
+            tokio::select! {
+                deleted = control.delete() => if let Err(error) = deleted {
+                    tracing::debug!(error = error.report(), "cannot end the output of a command");
+                },
+                () = &mut patience => tracing::debug!("the output of a command was not ended within {CUT_PATIENCE:?}"),
+            }
+            patience.await;
         }
     }
 }
@@ -90,7 +96,7 @@ mod tests {
         }
     }
 
-    /// After how long the output of a noisy process is cut off whose command had this much time left at its exit.
+    /// After how long the output of a noisy process is given up whose command had this much time left at its exit.
     async fn cut_after(left: Duration) -> Duration {
         let begun = Instant::now();
         let process = Noisy::default();
@@ -101,7 +107,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn children_that_never_pause_are_cut_off_at_the_deadline_but_not_before_the_drain_time() {
-        assert_eq!(cut_after(Duration::from_secs(60)).await, Duration::from_secs(60));
-        assert_eq!(cut_after(Duration::from_secs(1)).await, DRAIN);
+        assert_eq!(cut_after(Duration::from_secs(60)).await, Duration::from_secs(60) + CUT_PATIENCE);
+        assert_eq!(cut_after(Duration::from_secs(1)).await, DRAIN + CUT_PATIENCE);
     }
 }
