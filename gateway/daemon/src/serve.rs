@@ -12,6 +12,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,9 @@ const LOGKEEPER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The first and the longest pause between attempts to recover.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// How often a recovery that is not done is logged.
+const SLOW_RECOVERY: Duration = Duration::from_secs(60);
 
 /// Why the daemon did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -413,7 +417,7 @@ async fn recover(
     let processes = begin.at.elapsed();
     let mut backoff = Backoff::new(RETRY.0, RETRY.1);
     let mut last_logged = String::new();
-    while let Err(error) = gateway.recover().await {
+    while let Err(error) = reported_if_slow(gateway.recover()).await {
         let report = error.report();
         node.set_recovery_fault(&report);
         if last_logged != report {
@@ -435,6 +439,21 @@ async fn recover(
         "recovered; requests are served"
     );
     service_manager::status("Serving");
+}
+
+/// Waits for an attempt to recover, and logs that it takes long: a disk that hangs holds it up for ever.
+async fn reported_if_slow<T>(attempt: impl Future<Output = T>) -> T {
+    let begun = Instant::now();
+    let mut attempt = pin!(attempt);
+    loop {
+        tokio::select! {
+            done = &mut attempt => return done,
+            () = tokio::time::sleep(SLOW_RECOVERY) => tracing::warn!(
+                after = ?begun.elapsed(),
+                "recovery is not done, and no request is served before it is: does a disk hang, or does containerd answer slowly?"
+            ),
+        }
+    }
 }
 
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {
