@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -24,6 +24,9 @@ use tokio_util::sync::CancellationToken;
 /// The pause before the next try to connect to the logkeeper.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// How long a new connection waits for the logkeeper to hold its socket before it is used.
+const HOLD_LIMIT: Duration = Duration::from_millis(300);
+
 /// The socket that the logkeeper is to hold; `None` without a connection to containerd.
 type Socket = Option<Arc<OwnedFd>>;
 
@@ -31,6 +34,8 @@ type Socket = Option<Arc<OwnedFd>>;
 #[derive(Debug, Clone)]
 pub(crate) struct SharedSocket {
     socket: watch::Sender<Socket>,
+    /// The socket that the logkeeper holds. Weak, because a descriptor here would keep the connection open too.
+    held: watch::Sender<Weak<OwnedFd>>,
 }
 
 /// A connection to containerd, published from [`SharedSocket::connect`] until it is dropped.
@@ -45,15 +50,23 @@ pub(crate) struct SharedStream {
 
 impl SharedSocket {
     pub(crate) fn new() -> Self {
-        Self { socket: watch::Sender::new(None) }
+        Self { socket: watch::Sender::new(None), held: watch::Sender::new(Weak::new()) }
     }
 
-    /// Connects, and publishes the connection's socket.
+    /// Connects, publishes the connection's socket, and waits until the logkeeper holds it: a call that is made sooner would
+    /// be cancelled if this daemon were killed. Without an answer of the logkeeper the connection is used after
+    /// [`HOLD_LIMIT`].
     pub(crate) async fn connect(self, address: &Path) -> io::Result<SharedStream> {
         let stream = UnixStream::connect(address).await?;
         let duplicate = Arc::new(stream.as_fd().try_clone_to_owned()?);
+        let stream = SharedStream { stream, duplicate: Arc::clone(&duplicate), shared: self.clone() };
         self.socket.send_replace(Some(Arc::clone(&duplicate)));
-        Ok(SharedStream { stream, duplicate, shared: self })
+        let mut held = self.held.subscribe();
+        let is_held = held.wait_for(|held| held.ptr_eq(&Arc::downgrade(&duplicate)));
+        if tokio::time::timeout(HOLD_LIMIT, is_held).await.is_err() {
+            tracing::debug!("calls to containerd are made before the logkeeper holds their connection");
+        }
+        Ok(stream)
     }
 
     /// Has the logkeeper at `keeper` hold the socket of the current connection, until `stop`. Calls work
@@ -63,8 +76,9 @@ impl SharedSocket {
         loop {
             let ended = tokio::select! {
                 () = stop.cancelled() => return,
-                ended = hand_over(&keeper, &mut sockets) => ended,
+                ended = hand_over(&keeper, &mut sockets, &self.held) => ended,
             };
+            self.held.send_replace(Weak::new());
             if let Err(error) = ended {
                 tracing::debug!(%error, "the logkeeper does not hold the connection to containerd");
             }
@@ -81,15 +95,18 @@ impl SharedSocket {
 async fn hand_over(
     keeper: &Path,
     sockets: &mut watch::Receiver<Socket>,
+    held: &watch::Sender<Weak<OwnedFd>>,
 ) -> Result<(), switchyard_logkeeper::Error> {
     let mut lifeline = Lifeline::connect(keeper).await?;
     loop {
         let socket = sockets.borrow_and_update().clone();
         // The connection of the socket that the logkeeper may hold is closed by now.
         lifeline.release().await?;
-        if let Some(socket) = socket {
+        if let Some(socket) = &socket {
             lifeline.hold(socket.as_fd(), false).await?;
         }
+        held.send_replace(socket.as_ref().map_or_else(Weak::new, Arc::downgrade));
+        drop(socket);
         tokio::select! {
             () = lifeline.broken() => return Ok(()),
             changed = sockets.changed() => if changed.is_err() { return Ok(()) },
@@ -150,5 +167,33 @@ impl AsyncWrite for SharedStream {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn connection_is_used_once_the_logkeeper_holds_it_and_not_never() {
+        let dir = tempfile::tempdir().unwrap();
+        let address = dir.path().join("socket");
+        let _listener = UnixListener::bind(&address).unwrap();
+        let shared = SharedSocket::new();
+        let mut connecting = Box::pin(shared.clone().connect(&address));
+        let mut sockets = shared.socket.subscribe();
+        let published = tokio::select! {
+            _ = &mut connecting => panic!("the logkeeper does not hold it yet"),
+            socket = sockets.wait_for(Option::is_some) => socket.unwrap().clone(),
+        };
+        shared.held.send_replace(Arc::downgrade(&published.unwrap()));
+        let stream = connecting.await.unwrap();
+        drop(stream);
+        assert!(sockets.borrow().is_none(), "a connection that is closed is not to be held");
+        // There is no logkeeper.
+        shared.held.send_replace(Weak::new());
+        shared.clone().connect(&address).await.unwrap();
     }
 }
