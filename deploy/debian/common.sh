@@ -7,6 +7,15 @@ is_running() {
     [ -r "/proc/$1/stat" ] && [ "$(sed 's/.*) \(.\).*/\1/' "/proc/$1/stat" 2>/dev/null)" != Z ]
 }
 
+# is_own_root PID: whether root runs the process on this node itself. A user may run anything under any command line, and a node in a
+# container (LXC, docker, kind) has the same paths, in another pid namespace or below another root directory. The mount namespace does not
+# tell: a unit of this node may have one of its own.
+is_own_root() {
+    # shellcheck disable=SC3013 # dash has it.
+    [ "/proc/$1/root" -ef / ] && [ "/proc/$1/ns/pid" -ef /proc/self/ns/pid ] &&
+        grep -q '^Uid:[[:space:]]0[[:space:]]0[[:space:]]0[[:space:]]0$' "/proc/$1/status" 2>/dev/null
+}
+
 # bundles: the directories of the tasks that a shim serves, in the managed containerd, and ours in that of the node.
 bundles() {
     for dir in "$run"/containerd/state/io.containerd.runtime.v2.task/*/*; do
@@ -20,10 +29,10 @@ bundles() {
     done
 }
 
-# processes PATTERN: those whose command line, with a space after each word, matches.
+# processes PATTERN: those of the node's root whose command line, with a space after each word, matches.
 processes() {
     for dir in /proc/[0-9]*; do
-        if { tr '\0' ' ' <"$dir/cmdline"; } 2>/dev/null | grep -q -e "$1"; then
+        if { tr '\0' ' ' <"$dir/cmdline"; } 2>/dev/null | grep -q -e "$1" && is_own_root "${dir#/proc/}"; then
             echo "${dir#/proc/}"
         fi
     done

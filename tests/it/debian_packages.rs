@@ -1,7 +1,8 @@
 //! Every program that scripts and tests call is in a Debian package that they install: a machine that has
-//! more packages must not hide a gap in a list.
+//! more packages must not hide a gap in a list. And what the scripts of our own package find on a node.
 
 mod program_calls;
+mod purge;
 
 use std::fs;
 use std::path::Path;
