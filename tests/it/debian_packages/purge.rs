@@ -1,12 +1,14 @@
-//! Which processes a purge of the package takes for those of its node.
+//! Which processes a purge of the package takes for those of its node, whose containers it refuses to lose.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::scratch::Scratch;
 
@@ -14,6 +16,9 @@ use super::repository;
 
 /// Long enough for what should happen.
 const LIMIT: Duration = Duration::from_secs(40);
+
+/// An id of a sandbox or task.
+const ID: &str = "5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef";
 
 /// The user and the group `nobody`.
 const NOBODY: u32 = 65534;
@@ -54,7 +59,7 @@ impl Running {
 impl Node {
     fn new() -> Self {
         let node = Self { scratch: Scratch::new() };
-        for dir in ["run", "state"] {
+        for dir in ["run", "state", "external"] {
             fs::create_dir(node.dir(dir)).expect("the scratch directory can be written");
         }
         node
@@ -67,7 +72,7 @@ impl Node {
     /// What a function of the scripts prints, sorted.
     fn told(&self, function: &str) -> Vec<String> {
         let script = format!(
-            "set -e; . {}/deploy/debian/common.sh; run={1}/run state={1}/state; {function}",
+            "set -e; . {}/deploy/debian/common.sh; run={1}/run state={1}/state external={1}/external; {function}",
             repository().display(),
             self.scratch.path().display()
         );
@@ -84,17 +89,32 @@ impl Node {
         format!("/usr/bin/switchyard logkeeper --socket {}/logkeeper.sock", self.dir("run").display())
     }
 
-    /// A shim of the managed containerd, and the main process of its container.
-    fn shim(&self) -> (Running, String) {
+    /// A shim of the managed containerd that has started this besides the main process of its container, and that process.
+    fn shim(&self, more: &str) -> (Running, String) {
         let address = self.dir("run").join("containerd/containerd.sock");
         let mut command = Command::new("bash");
         command
             .arg0(format!("containerd-shim-runc-v2 -namespace n -id i -address {}", address.display()))
-            .args(["-c", "setpriv --pdeathsig KILL sleep 1000 & echo $!; wait"]);
+            .args(["-c", &format!("setpriv --pdeathsig KILL sleep 1000 & echo $!; {more} wait")]);
         let mut shim = Running::start(&mut command);
         let main = shim.line();
         (shim, main)
     }
+
+    /// A bundle whose main process is this one, below a directory of containerd.
+    fn bundle(&self, containerd: &Path, id: &str, pid: &str) -> PathBuf {
+        let bundle = containerd.join("io.containerd.runtime.v2.task/k8s.io").join(id);
+        fs::create_dir_all(&bundle).expect("the scratch directory can be written");
+        fs::write(bundle.join("init.pid"), pid).expect("the scratch directory can be written");
+        bundle
+    }
+}
+
+/// A process that has exited.
+fn exited() -> String {
+    let mut child = Command::new("true").spawn().expect("every system has it");
+    child.wait().expect("it exits");
+    child.id().to_string()
 }
 
 /// A process of the node that has this command line and waits for its input.
@@ -141,7 +161,7 @@ fn purge_finds_processes_of_the_nodes_own_root_alone() {
 #[test]
 fn purge_takes_no_users_process_for_a_shim() {
     let node = Node::new();
-    let (shim, main) = node.shim();
+    let (shim, main) = node.shim("");
     assert_eq!((node.told("shims"), node.told("running_pids")), (vec![shim.pid()], vec![main]));
     let address = node.dir("run").join("containerd/containerd.sock");
     let mut command = Command::new("bash");
@@ -156,4 +176,54 @@ fn purge_takes_no_users_process_for_a_shim() {
     assert_eq!((node.told("shims"), node.told("running_pids")), (Vec::new(), Vec::new()));
     drop(of_user.0.stdin.take());
     of_user.0.wait().expect("it ends with its input");
+}
+
+#[test]
+fn purge_finds_a_container_whose_files_alone_are_lost() {
+    let node = Node::new();
+    let state = node.dir("run").join("containerd/state");
+    // What another one has left that has exited.
+    node.bundle(&state, "exited", &exited());
+    let (shim, main) = node.shim("");
+    assert_eq!(node.told("running_pids"), [main.as_str()]);
+    // With its own files it is told once.
+    let bundle = node.bundle(&state, "runs", &main);
+    assert_eq!(node.told("running_pids"), [main.as_str()]);
+    kill(Pid::from_raw(main.parse().expect("it is a number")), Signal::SIGKILL).expect("it runs");
+    assert!(eventually(LIMIT, || node.told("running_pids").is_empty()), "{:?}", node.told("running_pids"));
+    drop(shim);
+
+    // A command in a container is none.
+    let (_shim, main) = node.shim("setpriv --pdeathsig KILL sleep 1000 &");
+    fs::write(bundle.join("init.pid"), &main).expect("the scratch directory can be written");
+    assert_eq!(node.told("running_pids"), [main]);
+}
+
+#[test]
+fn purge_finds_containers_of_an_external_containerd_after_the_run_directory_was_emptied() {
+    let node = Node::new();
+    let external = node.dir("external");
+    let sandbox = node.dir("state").join("sandboxes").join(ID);
+    fs::create_dir_all(&sandbox).expect("the scratch directory can be written");
+    let main = Running::start(&mut waiting("main"));
+    let task = node.bundle(&external, &ID.replace('5', "6"), &main.pid());
+    let spec = |source: &str| format!(r#"{{"mounts":[{{"destination":"/etc/hosts","source":"{source}"}}]}}"#);
+    let write = |dir: &Path, source: &str| {
+        fs::write(dir.join("config.json"), spec(source)).expect("the scratch directory can be written");
+    };
+    write(&task, &format!("{}/hosts", sandbox.display()));
+    let foreign = Running::start(&mut waiting("foreign"));
+    let other = node.bundle(&external, &ID.replace('5', "7"), &foreign.pid());
+    write(&other, "/var/lib/kubelet/hosts");
+    // A pod that mounts our directory, as one that collects logs.
+    let collector = node.bundle(&external, &ID.replace('5', "8"), &foreign.pid());
+    write(&collector, &node.dir("state").display().to_string());
+    assert_eq!(node.told("running_pids"), [main.pid()]);
+
+    // The process of a pod has the pod's id.
+    let infra = Running::start(&mut waiting("infra"));
+    node.bundle(&external, ID, &infra.pid());
+    let mut expected = [main.pid(), infra.pid()];
+    expected.sort();
+    assert_eq!(node.told("running_pids"), expected);
 }
