@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use switchyard_core::backoff::Backoff;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::Owner;
-use switchyard_core::operation::{Caller, OperationKind, Operations, Subject, plain_step};
+use switchyard_core::operation::{Caller, OperationKind, Operations, PendingOperation, Subject, plain_step};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -153,7 +153,7 @@ const fn waits_for_certificate(error: &Error) -> bool {
     matches!(error, Error::CertificateLate { .. } | Error::CertificateNotValidYet { .. })
 }
 
-/// Tells why the node has not joined yet. The log has each reason once.
+/// Tells why the node has not joined yet. The log has a warning whenever the reason changes.
 fn show(state: &watch::Sender<NodeState>, error: &Error) {
     let text = error.report();
     let is_new = state.send_if_modified(|state| {
@@ -191,16 +191,62 @@ pub(super) fn leave(
     departure: Departure,
     caller: Option<Caller>,
 ) -> Activity {
-    let subject = Subject::argument(&departure.node);
-    let operation = operations.begin(OperationKind::LeaveSwarm, Some(Owner::Swarm), caller, subject);
+    let operation = begin_leave(operations, &departure, caller);
     Box::pin(async move {
-        let left = departure.clone();
-        let work = async {
-            plain_step("remove_tasks", remove_tasks(&*executor)).await?;
-            store.run(move |store| store.leave(&left)).await
-        };
+        let work = try_to_leave(&store, &*executor, &departure);
         ActivityEnd::Left(operation.run_with(work, as_core).await.map(|()| departure))
     })
+}
+
+/// Goes on with a leave that is stored and has failed, until it succeeds or is not stored any more. All of these tries are
+/// one operation: a disk that can only be read may fail them for days.
+pub(super) fn leave_again(
+    store: Store,
+    operations: &Operations,
+    executor: Arc<dyn Executor>,
+    departure: &Departure,
+    state: watch::Sender<NodeState>,
+) -> Activity {
+    let operation = begin_leave(operations, departure, None);
+    let work = async move {
+        loop {
+            plain_step("wait_for_next_try", sleep(LOOK_AGAIN)).await;
+            let stored = store.run(load).await?;
+            let Some(departure) = stored.unfinished_departure().cloned() else {
+                return Ok(ActivityEnd::LookedAgain(Ok(stored)));
+            };
+            match try_to_leave(&store, &*executor, &departure).await {
+                Ok(()) => return Ok(ActivityEnd::Left(Ok(departure))),
+                Err(error) => show_not_left(&state, &error),
+            }
+        }
+    };
+    Box::pin(async move {
+        let done = operation.run_with(Box::pin(work), as_core).await;
+        done.unwrap_or_else(|error| ActivityEnd::LookedAgain(Err(error)))
+    })
+}
+
+fn begin_leave(operations: &Operations, departure: &Departure, caller: Option<Caller>) -> PendingOperation {
+    let subject = Subject::argument(&departure.node);
+    operations.begin(OperationKind::LeaveSwarm, Some(Owner::Swarm), caller, subject)
+}
+
+async fn try_to_leave(store: &Store, executor: &dyn Executor, departure: &Departure) -> Result<(), Error> {
+    plain_step("remove_tasks", remove_tasks(executor)).await?;
+    let left = departure.clone();
+    store.run(move |store| store.leave(&left)).await
+}
+
+/// Tells why the node has not left yet. The log has an error whenever the reason changes.
+pub(super) fn show_not_left(state: &watch::Sender<NodeState>, error: &Error) {
+    let text = error.report();
+    let is_new = state.send_if_modified(|state| state.refusal.replace(text.clone()).as_ref() != Some(&text));
+    if is_new {
+        tracing::error!(error = text, "this node has not left its swarm");
+    } else {
+        tracing::debug!(error = text, "this node has not left its swarm");
+    }
 }
 
 async fn remove_tasks(executor: &dyn Executor) -> Result<(), Error> {
@@ -220,11 +266,11 @@ pub(super) struct StoredState {
 }
 
 impl StoredState {
-    /// Whether the rest of a leave is to be done.
-    pub(super) fn is_leaving(&self) -> bool {
-        let has_left =
-            matches!(&self.departure, Ok(Some(departure)) if departure.cause == DepartureCause::Left);
-        has_left && !matches!(self.identity, Ok(None))
+    /// What is stored of a leave whose rest is to be done.
+    pub(super) fn unfinished_departure(&self) -> Option<&Departure> {
+        let departure = self.departure.as_ref().ok()?.as_ref()?;
+        let is_unfinished = departure.cause == DepartureCause::Left && !matches!(self.identity, Ok(None));
+        is_unfinished.then_some(departure)
     }
 }
 

@@ -115,7 +115,7 @@ impl NodeActor {
     }
 
     async fn go_on(&mut self, stored: StoredState) -> Activity {
-        let is_leaving = stored.is_leaving();
+        let is_leaving = stored.unfinished_departure().is_some();
         let StoredState { identity, departure, has_unfinished_join } = stored;
         let departure = match departure {
             Ok(departure) => departure,
@@ -198,8 +198,11 @@ impl NodeActor {
     /// pause: a disk that can only be read fails at once, each time.
     async fn after_failed_leave(&mut self) -> Activity {
         match self.store.run(activities::load).await {
-            Ok(stored) if stored.is_leaving() => activities::look_again(self.store.clone()),
-            stored => self.go_on_if_read(stored).await,
+            Ok(stored) => match stored.unfinished_departure() {
+                Some(departure) => self.leave_again(departure),
+                None => self.go_on(stored).await,
+            },
+            Err(error) => self.ended(None, error),
         }
     }
 
@@ -251,13 +254,7 @@ impl NodeActor {
                 activities::rest()
             }
             ActivityEnd::Left(Err(error)) => {
-                let text = error.report();
-                // A stored leave is tried again and again; the log has each reason once.
-                if self.state.borrow().refusal.as_ref() == Some(&text) {
-                    tracing::debug!(error = text, "this node has not left its swarm");
-                } else {
-                    tracing::error!(error = text, "this node has not left its swarm");
-                }
+                activities::show_not_left(&self.state, &error);
                 let next = self.after_failed_leave().await;
                 self.refuse(error);
                 next
@@ -334,6 +331,12 @@ impl NodeActor {
             self.enter(CurrentPhase::Leaving(member));
         }
         activities::leave(self.store.clone(), &self.operations, executor, departure, caller)
+    }
+
+    fn leave_again(&mut self, departure: &Departure) -> Activity {
+        let CurrentExecutor { executor, reports: _ } = self.current_executor();
+        let state = self.state.clone();
+        activities::leave_again(self.store.clone(), &self.operations, executor, departure, state)
     }
 
     /// The node is a member.

@@ -1,5 +1,7 @@
 //! A disk that hangs, or that can only be read.
 
+use parking_lot::Mutex;
+use switchyard_core::operation::{EndedOperation, OperationKind, OperationObserver, Outcome};
 use switchyard_steps::Step;
 use tokio::time::{advance, pause};
 use tracing::span::{Attributes, Id, Record};
@@ -40,6 +42,23 @@ impl Subscriber for ErrorCount {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
+}
+
+/// Notes how leaves have ended.
+#[derive(Default)]
+struct EndedLeaves(Mutex<Vec<&'static str>>);
+
+impl OperationObserver for EndedLeaves {
+    fn operation_ended(&self, operation: &EndedOperation<'_>) {
+        assert_eq!(operation.kind, OperationKind::LeaveSwarm);
+        self.0.lock().push(match operation.outcome {
+            Outcome::Succeeded => "succeeded",
+            Outcome::Failed(_) => "failed",
+            Outcome::Dropped => "dropped",
+        });
+    }
+
+    fn step_ended(&self, _: OperationKind, _: &'static str, _: Duration) {}
 }
 
 /// Lets time pass while a thread is held, which keeps the clock from going on by itself.
@@ -104,6 +123,8 @@ async fn stored_leave_that_fails_at_once_is_tried_again_after_a_pause_and_told_o
     let _second = Dispatch::new(errors.clone());
     let _logged = tracing::subscriber::set_default(errors.clone());
     let test = ActorTest::new();
+    let leaves = Arc::<EndedLeaves>::default();
+    test.operations.observe(Arc::clone(&leaves) as _);
     test.store_membership();
     let left = Departure { cluster: "c".to_owned(), node: "n".to_owned(), cause: DepartureCause::Left };
     test.store().save_departure(&left).unwrap();
@@ -135,8 +156,12 @@ async fn stored_leave_that_fails_at_once_is_tried_again_after_a_pause_and_told_o
     let tried = node.status();
     assert_eq!((tried.since, tried.refusal), (status.since, status.refusal));
     assert_eq!(errors.0.load(Ordering::Relaxed), 1);
+    // All tries after the first one are one operation.
+    assert_eq!(*leaves.0.lock(), ["failed"]);
+    assert_eq!(test.operations.in_flight().len(), 1);
     fs::remove_file(draft).expect("no look removes drafts");
     fs::remove_dir(obstacle).unwrap();
     wait_until(&node, "it has left", |phase| matches!(phase, NodePhase::NotJoined { .. })).await;
+    assert_eq!(*leaves.0.lock(), ["failed", "succeeded"]);
     assert_eq!(names(&test.path()), ["departure.json"]);
 }
