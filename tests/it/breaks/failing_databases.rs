@@ -10,7 +10,7 @@ use switchyard_proto::cri::v1::{ContainerState, PodSandboxState};
 use switchyard_steps::Step;
 use switchyard_tests::containerd_proxy::ContainerdProxy;
 use switchyard_tests::external_containerd::ExternalContainerd;
-use switchyard_tests::host::{eventually, processes};
+use switchyard_tests::host::{cgroups, eventually, processes};
 use switchyard_tests::image::{busybox, random_layer};
 use switchyard_tests::node::TestNode;
 use tonic::Code;
@@ -135,7 +135,9 @@ fn process_of_a_failed_start_is_ended_although_the_failure_cannot_be_recorded() 
             node.daemon().restart();
         }
         assert_failed(&id);
-        assert!(eventually(LIMIT, || !runs(&command)), "{command} runs on: {}", node.daemon().tail());
+        // Before the runtime's process has executed the command, only the cgroup shows it.
+        let ended = || !runs(&command) && cgroups::members(&id).is_empty();
+        assert!(eventually(LIMIT, ended), "{command} runs on: {}", node.daemon().tail());
         assert!(is_exit_unrecorded(&node, &id), "{}", node.daemon().tail());
         delay(&[]);
         fail(&behind, &[], ERRORS[0]);
