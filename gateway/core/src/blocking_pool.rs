@@ -221,8 +221,13 @@ mod tests {
         pools.of(Owner::Nomad).run("task 1".into(), look).await.unwrap_err();
         assert_refused(pools.of(Owner::Nomad).run("task 2".into(), || Ok(())).await, "task 1 do not answer");
         for owner in [Owner::Kubernetes, Owner::Swarm, Owner::Host] {
-            // A busy machine may take longer for one than the pool allows.
-            let done = async { while pools.of(owner).run("task 3".into(), || Ok(())).await.is_err() {} };
+            let done = async {
+                // A busy machine may take longer for one than the pool allows.
+                while pools.of(owner).run("task 3".into(), || Ok(())).await.is_err() {
+                    // A pool that refuses at once would keep the timeout from being noticed.
+                    tokio::task::yield_now().await;
+                }
+            };
             timeout(Duration::from_secs(60), done).await.expect("its threads are free");
         }
         drop(answers);
