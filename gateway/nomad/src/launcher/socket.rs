@@ -1,9 +1,9 @@
 //! The launcher's socket, accessible only to root and the launcher's own user.
 //!
 //! Its name has the launcher's process id, which a launcher in another pid namespace may have too, if agents in containers share
-//! the directory. So a socket of this name on which a process listens is left alone, and the next directory is tried. What
-//! remains is a socket that is removed in the moment between its bind and its listen. That needs two agents which start
-//! launchers at once, and costs the launcher its socket file: its agent cannot connect, and starts another one.
+//! the directory. So a socket of this name on which a process listens is left alone, and the next directory is tried; and a
+//! launcher removes its socket before it stops listening. Of two launchers that start at once, one may still look before the
+//! other one listens, and remove that one's socket afterwards: the agent of that one cannot connect, and starts another launcher.
 
 use std::fmt;
 use std::fs::{self, DirBuilder};
@@ -46,8 +46,9 @@ pub struct SocketError {
 /// A listening socket; its file is removed on drop.
 #[derive(Debug)]
 pub(super) struct PluginSocket {
-    listener: UnixListener,
+    // Dropped first: once nobody listens, another launcher may have its own socket at this path, and would lose it.
     file: SocketFile,
+    listener: UnixListener,
     multiplex: bool,
 }
 
@@ -264,6 +265,28 @@ mod tests {
         let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let error = PluginSocket::bind_in(&launchers, &launch(dir.path())).unwrap_err();
         assert!(error.kind() == io::ErrorKind::AddrInUse && path.exists(), "{error}");
+    }
+
+    #[tokio::test]
+    async fn socket_is_removed_before_its_launcher_stops_listening() {
+        let dir = tempfile::tempdir().unwrap();
+        let launchers = dir.path().join("launchers");
+        for round in 0..100 {
+            let place = PluginSocket::bind_in(&launchers, &launch(dir.path())).unwrap();
+            let path = place.file.0.clone();
+            let (connected, wait) = std::sync::mpsc::channel();
+            let other = std::thread::spawn(move || {
+                while Probe::connect(&path).is_ok() {
+                    let _ = connected.send(());
+                }
+                // As a launcher with the same process id does it then.
+                fs::remove_file(&path).is_ok()
+            });
+            wait.recv().unwrap();
+            drop(place);
+            let found_stale = other.join().unwrap();
+            assert!(!found_stale, "round {round}: a socket without a listener was still there");
+        }
     }
 
     #[tokio::test]
