@@ -12,10 +12,15 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{major, minor};
 
 use crate::host::eventually;
+use crate::host::processes::{self, Process};
 use crate::prereq;
 
 /// The size of an [`Ext4Disk`], in bytes; its file is sparse.
 const EXT4_SIZE: u64 = 512 << 20;
+
+/// How long it may take until nobody has an [`Ext4Disk`] mounted any more: a daemon that starts keeps a copy of all mounts for up
+/// to ten seconds.
+const REPAIR_LIMIT: Duration = Duration::from_secs(40);
 
 /// Files that fill a disk; dropping this removes them.
 #[derive(Debug)]
@@ -162,11 +167,17 @@ impl Ext4Disk {
         );
     }
 
+    /// Its device number, as mount tables have it.
+    #[track_caller]
+    fn device(&self) -> String {
+        let device = fs::metadata(&self.point).expect("it is mounted").dev();
+        format!("{}:{}", major(device), minor(device))
+    }
+
     /// What the kernel shows of it.
     #[track_caller]
     fn in_sysfs(&self) -> PathBuf {
-        let device = fs::metadata(&self.point).expect("it is mounted").dev();
-        let link = fs::read_link(format!("/sys/dev/block/{}:{}", major(device), minor(device)));
+        let link = fs::read_link(format!("/sys/dev/block/{}", self.device()));
         let link = link.expect("it is on a block device");
         Path::new("/sys/fs/ext4").join(link.file_name().expect("a device has a name"))
     }
@@ -187,14 +198,29 @@ impl Ext4Disk {
     /// If anything still uses it.
     #[track_caller]
     pub fn repair(&self) {
-        let in_sysfs = self.in_sysfs();
+        let (device, in_sysfs) = (self.device(), self.in_sysfs());
         umount2(&self.point, MntFlags::empty()).expect("nobody uses it any more");
-        let gone = eventually(Duration::from_secs(10), || !in_sysfs.exists());
-        assert!(gone, "a mount of a file below {} is left", self.point.display());
+        let gone = eventually(REPAIR_LIMIT, || !in_sysfs.exists());
+        assert!(
+            gone,
+            "{} or a file below it is still mounted, here or in the mount namespaces of these processes: {:#?}",
+            self.point.display(),
+            processes_with_mount(&device)
+        );
         // 1 says that it has repaired something.
         run("e2fsck", "e2fsprogs", &[OsStr::new("-f"), OsStr::new("-y"), self.image.as_os_str()], 1);
         self.mount();
     }
+}
+
+/// The processes in whose mount namespaces a device is mounted.
+fn processes_with_mount(device: &str) -> Vec<Process> {
+    let mut all = processes::all();
+    all.retain(|process| {
+        let table = fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)).unwrap_or_default();
+        table.lines().any(|line| line.split(' ').nth(2) == Some(device))
+    });
+    all
 }
 
 /// Runs a program that succeeds with an exit status of at most `most`.
