@@ -1,5 +1,6 @@
 //! What all checks start from: the configuration, the daemon's own answers, and who else is on the node.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -212,10 +213,10 @@ impl FoundDaemon {
             return Ok(given.clone());
         }
         if let Some((given, own)) = given.file.as_ref().zip(found.file)
-            && std::path::absolute(given).is_ok_and(|given| given != own)
+            && resolved(given).is_some_and(|given| resolved(&own).is_none_or(|own| given != own))
         {
             let why = format!(
-                "{}, but the daemon at {} has {}: leave one of them out",
+                "{}, but the daemon at {} has {}: leave --config out, or name the socket of its daemon by --socket",
                 given.display(),
                 admin_socket.display(),
                 own.display()
@@ -224,6 +225,11 @@ impl FoundDaemon {
         }
         Ok(found.sources)
     }
+}
+
+/// The path of a file without links and `..`; one that does not exist from here as it is.
+fn resolved(file: &Path) -> Option<PathBuf> {
+    fs::canonicalize(file).or_else(|_| std::path::absolute(file)).ok()
 }
 
 /// The configuration file that a process was started with, if it can be found from here.

@@ -152,9 +152,31 @@ fn name_is_given_back_to_the_daemon_that_answers_and_else_to_the_one_that_is_giv
     let other = Sources { file: Some("/srv/other.toml".into()), ..given.clone() };
     let refused = sources(&node, &other).unwrap_err().report();
     assert!(refused.contains("/srv/other.toml") && refused.contains(config::DEFAULT_FILE), "{refused}");
+    assert!(refused.contains("--config") && refused.contains("--socket"), "{refused}");
 
     // The unit of a daemon that does not run has no say.
     node.kill_daemon();
     assert_eq!(sources(&node, &given).unwrap().env, state("/srv/given"));
     assert_eq!(sources(&node, &other).unwrap().file, other.file);
+}
+
+#[test]
+fn file_of_the_daemon_may_be_given_by_another_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    std::fs::create_dir(path("conf")).unwrap();
+    for name in ["conf/own.toml", "other.toml"] {
+        std::fs::write(path(name), "version = 1\n").unwrap();
+    }
+    std::os::unix::fs::symlink("conf/own.toml", path("link.toml")).unwrap();
+    let mut node = TestNode::healthy();
+    node.process(DAEMON, &format!("/usr/bin/switchyard serve --config {}", path("link.toml").display()));
+    let refuses = |name: &str| {
+        let given = Sources { file: Some(path(name)), ..Sources::default() };
+        FoundDaemon::sources_of_running(&node, &given, Path::new("/run/switchyard/admin.sock")).is_err()
+    };
+    for same in ["link.toml", "conf/own.toml", "conf/../conf/own.toml"] {
+        assert!(!refuses(same), "{same}");
+    }
+    assert!(refuses("other.toml") && refuses("missing.toml"));
 }
