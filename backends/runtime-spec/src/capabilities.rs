@@ -54,11 +54,11 @@ pub fn sets(
     let (add_all, add) = asked(&changes.add, &mut unknown);
     let (drop_all, dropped) = asked(&changes.drop, &mut unknown);
     let (ambient_all, ambient) = asked(&changes.add_ambient, &mut unknown);
-    // One warning for all: the list of a client has any length.
+    // One warning for all: the lists of a client can have any length.
     if !unknown.is_empty() {
         let count = unknown.len();
         let names = first_names(unknown.iter().copied());
-        warnings.push(format!("{count} unknown capabilities are left out: {names}"));
+        warnings.push(format!("unknown capabilities are left out ({count}): {names}"));
     }
     let every = || NAMES.iter().copied().filter(|name| available.contains(name));
 
@@ -101,7 +101,7 @@ pub fn sets(
     }
 }
 
-/// Whether `ALL` is among these names, and the capabilities that they name. Adds those that are none to `unknown`.
+/// Whether `ALL` is among these names, and the capabilities that they name. Adds names that are no capability to `unknown`.
 fn asked<'a>(names: &'a [String], unknown: &mut BTreeSet<&'a str>) -> (bool, BTreeSet<&'static str>) {
     let mut all = false;
     let mut known = BTreeSet::new();
@@ -186,7 +186,8 @@ mod tests {
     fn unknown_or_unavailable_capabilities_are_dropped_with_a_warning() {
         let (_, warnings) = check(&changes(&["FLY", "SYS_TIME"], &["ALL"], &[]), ALL & !(1 << 25), &[]);
         assert_eq!(warnings.len(), 2);
-        assert!(warnings[0].contains("FLY") && warnings[1].contains("CAP_SYS_TIME"), "{warnings:?}");
+        assert_eq!(warnings[0], "unknown capabilities are left out (1): \"FLY\"");
+        assert!(warnings[1].contains("CAP_SYS_TIME"), "{warnings:?}");
     }
 
     #[test]
@@ -195,7 +196,7 @@ mod tests {
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let (_, warnings) = check(&changes(&many, &many, &["ALSO_NONE"]), ALL, &DEFAULT);
         let [warning] = &warnings[..] else { panic!("{} warnings", warnings.len()) };
-        assert!(warning.starts_with("1001 unknown capabilities are left out: \"000X"), "{warning}");
+        assert!(warning.starts_with("unknown capabilities are left out (1001): \"000X"), "{warning}");
         assert!(warning.len() < 400 && warning.ends_with(" and 998 more"), "{warning}");
     }
 

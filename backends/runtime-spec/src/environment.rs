@@ -81,12 +81,12 @@ impl Environment {
             }
             self.set(name, &text);
         }
-        // One warning for all: the list of a client has any length.
+        // One warning for all: the list of a client can have any length.
         if !replaced.is_empty() {
             let count = replaced.len();
             let names = first_names(replaced.iter().copied());
             warnings.push(format!(
-                "the values of {count} variables are not UTF-8; what is not was replaced by U+FFFD: {names}"
+                "values of variables ({count}: {names}) are not UTF-8: bytes that are not were replaced by U+FFFD"
             ));
         }
         Ok(())
@@ -134,7 +134,7 @@ pub fn of_task(
         let shown: String = first.chars().take(SHOWN).collect();
         let count = left_out.len();
         warnings.push(format!(
-            "{count} lines in the image's environment are no assignments and left out, such as {shown:?}"
+            "lines in the image's environment are no assignments and are left out ({count}), such as {shown:?}"
         ));
     }
     if !hostname.is_empty() {
@@ -261,12 +261,13 @@ mod tests {
         let mut warnings = Vec::new();
         environment.assign(&[var("RAW", b"a\xffb")], &mut warnings).unwrap();
         assert_eq!(environment.get("RAW"), Some("a\u{fffd}b"));
-        assert!(warnings[0].contains("RAW"), "{warnings:?}");
+        let end = "are not UTF-8: bytes that are not were replaced by U+FFFD";
+        assert_eq!(warnings, [format!("values of variables (1: \"RAW\") {end}")]);
         let many: Vec<EnvVar> = (1000..2000).map(|number| var(&format!("N{number}"), b"\xff")).collect();
         warnings.clear();
         environment.assign(&many, &mut warnings).unwrap();
-        let text = "the values of 1000 variables are not UTF-8; what is not was replaced by U+FFFD";
-        assert_eq!(warnings, [format!("{text}: \"N1000\", \"N1001\", \"N1002\" and 997 more")]);
+        let names = "\"N1000\", \"N1001\", \"N1002\" and 997 more";
+        assert_eq!(warnings, [format!("values of variables (1000: {names}) {end}")]);
     }
 
     #[test]

@@ -147,7 +147,7 @@ fn hugepages(
         let count = left_out.len();
         let sizes = first_names(left_out.iter().copied());
         warnings.push(format!(
-            "{count} limits on huge pages are left out, of {sizes}: this node cannot limit such pages"
+            "limits on huge pages are left out ({count}), because this node cannot limit pages of these sizes: {sizes}"
         ));
     }
     Ok(limits)
@@ -268,9 +268,9 @@ mod tests {
         let mut warnings = Vec::new();
         linux_resources(&asked, &bare_host(), &mut warnings).unwrap();
         let sizes = "\"1000KB\", \"1001KB\", \"1002KB\" and 997 more";
-        let expected =
-            format!("1000 limits on huge pages are left out, of {sizes}: this node cannot limit such pages");
-        assert_eq!(warnings, [expected]);
+        let text =
+            "limits on huge pages are left out (1000), because this node cannot limit pages of these sizes";
+        assert_eq!(warnings, [format!("{text}: {sizes}")]);
     }
 
     #[test]

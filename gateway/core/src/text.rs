@@ -1,4 +1,4 @@
-//! Lists of clients in warnings. A list has any length, and so has each of its names: a warning shows the first few, cut.
+//! Lists that clients send, in warnings. They can have any length, and so can each name: a warning shows the first few, cut.
 
 /// How many names of a list are shown.
 const NAMES: usize = 3;
