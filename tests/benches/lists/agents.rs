@@ -70,6 +70,8 @@ fn of_options() -> [Fill<nomad::TaskConfig>; 8] {
             options(task, "extra_hosts", list_of(texts(count, "h#:10.0.0.1")))
         }),
         ("Nomad, sysctl", FEW, |task, count| options(task, "sysctl", map_of(entries(count, "net.core.s#")))),
+        // One name again and again: there are 41, and others are refused. A set of them stays small, so that a cost that
+        // grows with the square of the length does not show here.
         ("Nomad, cap_add", MANY, |task, count| {
             options(task, "cap_add", list_of(vec!["CHOWN".to_owned(); count]))
         }),

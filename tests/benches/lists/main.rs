@@ -3,9 +3,9 @@
 //! are not and why is in `docs/benchmark.md`.
 //!
 //! Processor time is no count of operations. There is no counter that would be exact and cheap: a virtual machine has none
-//! for instructions, a debugger's single steps are 26,000 a second, and what allocates nothing is not seen by an allocator.
-//! So the bound is ten, as the input, and a good half as much again for noise; a list that is compared with itself exceeds it
-//! several times.
+//! for instructions, a debugger's single steps are 26,000 a second, and a comparison allocates nothing, so counting allocations
+//! would not show it. So the bound is ten, as the input, and about 60 % more for noise; a list that is compared with itself
+//! exceeds it several times.
 
 #![expect(clippy::print_stdout, reason = "its output is what this program is for")]
 
@@ -33,8 +33,7 @@ use crate::lists::{List, ONE_TO};
 use crate::pair::Pair;
 use crate::row::{Goal, Row};
 
-/// How many times as much ten times the input may cost: ten, and a good half as much again for what sorts or looks up, for caches
-/// and for noise.
+/// How many times as much ten times the input may cost: ten, and about 60 % more for what sorts or looks up, for caches and for noise.
 const AT_MOST: f64 = 16.0;
 
 /// How often each list is measured.

@@ -108,6 +108,8 @@ fn of_names() -> [Fill<swarm::ContainerSpec>; 8] {
         ("Swarm, groups", MANY, |container, count| {
             container.groups = (1..=count).map(|number| number.to_string()).collect();
         }),
+        // One name again and again: there are 41, and others are refused. A set of them stays small, so that a cost that
+        // grows with the square of the length does not show here.
         ("Swarm, capabilities to add", FEW, |container, count| {
             container.capability_add = vec!["CAP_NET_ADMIN".to_owned(); count];
         }),
