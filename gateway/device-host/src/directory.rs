@@ -1,7 +1,8 @@
 //! The directory that contains our kubelet.sock and the plugins' own sockets.
 //!
-//! One daemon at a time serves it, the one that has the lock on the directory: another one, which would take the first one's
-//! socket for a stale one, is refused until that has ended. A kubelet takes no lock. One that serves is found by its
+//! One daemon at a time serves it, the one that has the lock on the directory: another one is refused until that has ended. A
+//! socket on which somebody listens is recognised without it, but of two daemons that start at once, one could look before the
+//! other listens, and remove its socket afterwards. A kubelet takes no lock. One that serves is found by its
 //! socket; one that starts later removes ours, as it does with every socket of its directory.
 
 use std::fs::{self, DirBuilder, File, TryLockError};

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn place_that_is_given_away_goes_to_whom_it_was_given_away_for() {
+    async fn place_that_is_given_away_goes_to_the_one_who_needs_it() {
         let holder = SocketHolder::new();
         let permits = &holder.permits;
         let _others = Arc::clone(permits).try_acquire_many_owned(u32::try_from(MOST).unwrap() - 1).unwrap();

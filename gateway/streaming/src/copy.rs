@@ -26,8 +26,8 @@ pub(crate) enum CopyError {
     Io(#[from] io::Error),
 }
 
-/// Copies an output to the client until its end; once `cut` has returned, only what can be read at once, and no more than a
-/// pipe holds, since a process may write on. The stream is not ended.
+/// Copies an output to the client until its end; once `cut` has returned, only what can be read at once, and at most the
+/// capacity of a pipe, because a process may go on writing. The stream is not ended.
 pub(crate) async fn outward(
     mut output: Output,
     outbound: &mut Outbound,

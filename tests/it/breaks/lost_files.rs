@@ -212,7 +212,7 @@ fn daemon_replaces_the_processes_of_its_predecessor_whose_pid_files_are_deleted(
     let container = processes::running(node.root().path(), COMMANDS[0]).expect("it runs").pid;
     assert_eq!(found_by_package(&node, "running_pids"), [container]);
     delete_files(&node.root().run());
-    // A purge refuses to end the container, and ends the others.
+    // A purge is refused, and ends nothing, while the container runs. Once it has ended, a purge ends the others.
     assert_eq!(found_by_package(&node, "running_pids"), [container]);
     assert_eq!(BTreeSet::from_iter(found_by_package(&node, "managed")), BTreeSet::from(old));
 

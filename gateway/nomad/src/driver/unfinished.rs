@@ -36,7 +36,8 @@ use super::Driver;
 use crate::identity::{is_network, task_key};
 use crate::plugin_config::GcConfig;
 
-/// The pauses between the tries of one removal; while containerd is down, each is as long as the longest, or until its return.
+/// The shortest and the longest pause between two tries of one removal. While containerd is down, each pause is the shortest one and
+/// the time until its return, which is waited for as long as the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(1));
 /// How often it is checked whether containerd is back.
 const RUNTIME_POLL: Duration = Duration::from_millis(500);

@@ -158,7 +158,7 @@ async fn nothing_is_tried_during_an_outage_and_all_is_removed_after_it() {
 
 #[tokio::test(start_paused = true)]
 async fn all_is_removed_soon_after_a_long_outage_whenever_it_ends() {
-    // The longest time between two tries.
+    // Twice the longest time between two tries, which is a minute and a short pause.
     for phase in (0..120).step_by(10) {
         let fixture = fixture().await;
         let _tending = fixture.tended();
