@@ -198,7 +198,8 @@ impl Ext4Disk {
     /// If anything still uses it.
     #[track_caller]
     pub fn repair(&self) {
-        let (device, in_sysfs) = (self.device(), self.in_sysfs());
+        let device = self.device();
+        let in_sysfs = self.in_sysfs();
         umount2(&self.point, MntFlags::empty()).expect("nobody uses it any more");
         let gone = eventually(REPAIR_LIMIT, || !in_sysfs.exists());
         assert!(

@@ -122,8 +122,7 @@ steps! {
     FailStart {
         /// The failure of a start is recorded, and what the start created still exists.
         StartRefused: Kill,
-        /// The exit or the failure of a task is stored in a file, after a failed start or during a removal, because containerd
-        /// cannot store it.
+        /// The exit or the failure of a task is stored in a file because containerd cannot store it.
         ExitNoted: Kill,
     }
     /// Waiting for the outcome of a start that a killed predecessor had requested.
