@@ -167,7 +167,7 @@ fn purge_takes_no_users_process_for_a_shim() {
     let mut command = Command::new("bash");
     command
         .arg0(format!("containerd-shim -address {}", address.display()))
-        .args(["-c", "sleep 1000 & echo $!; read -r _; kill $!"])
+        .args(["-c", "setpriv --pdeathsig KILL sleep 1000 & echo $!; read -r _; kill $!"])
         .uid(NOBODY)
         .gid(NOBODY);
     let mut of_user = Running::start(&mut command);
