@@ -89,12 +89,20 @@ stop_process() {
 # A zombie counts as gone: its parent may reap it late.
 is_gone() { [[ ! -e /proc/$1/stat ]] || [[ $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) == Z* ]]; }
 
+# is_own_root PID: whether root runs the process on this node itself. A user may run anything under any command line, and a node in a
+# container has the same paths, in another pid namespace or below another root directory.
+is_own_root() {
+    [[ /proc/$1/root -ef / && /proc/$1/ns/pid -ef /proc/self/ns/pid ]] &&
+        grep -q '^Uid:[[:space:]]0[[:space:]]0[[:space:]]0[[:space:]]0$' "/proc/$1/status" 2>/dev/null
+}
+
 # our_processes: our programs whose command line names our directories, and their descendants. The program's name is
 # checked as well, so that an editor or a pager with one of our files open does not count.
 our_processes() {
     local dir pid words found=' ' more=1 parent
     for dir in /proc/[0-9]*; do
         pid=${dir#/proc/}
+        is_own_root "$pid" || continue
         words=$({ tr '\0' ' ' <"$dir/cmdline"; } 2>/dev/null) || continue
         case $(basename "$(readlink "$dir/exe" 2>/dev/null)" " (deleted)") in
             switchyard | containerd | containerd-shim* | runc | crun | docker-registry | nomad | dockerd)

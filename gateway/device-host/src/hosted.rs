@@ -326,8 +326,9 @@ impl Hosted {
     /// Stores the devices that a plugin has listed.
     pub(crate) fn list(&self, connection: &PluginConnection, listed: ListedDevices) {
         if let Some((count, why)) = &listed.left_out {
-            let text =
-                format!("its list is invalid in parts: {count} entries are left out, the first since {why}");
+            let text = format!(
+                "its list is invalid in parts: entries are left out ({count}), the first since {why}"
+            );
             // A plugin may send the same list ten times a second.
             if self.last_error_of(&connection.resource).as_deref() != Some(text.as_str()) {
                 tracing::warn!(

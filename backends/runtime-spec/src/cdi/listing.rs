@@ -56,7 +56,7 @@ pub fn list(dirs: &[PathBuf], fs: &dyn HostFs) -> Listing {
             let size: usize = file.devices.values().map(|own| 1 + own.device_nodes.len()).sum();
             let Some(rest) = left.checked_sub(size) else {
                 let why = format!(
-                    "its {} devices are left out: with them there would be more than {MAX_LISTED} devices and nodes",
+                    "its devices ({}) are left out: with them there would be more than {MAX_LISTED} devices and nodes",
                     file.devices.len()
                 );
                 return left_out.push(because(&path, &why));

@@ -265,7 +265,7 @@ fn a_listing_has_only_so_many_devices_and_nodes() {
     let listing = list(&["/etc/cdi".into()], &directory([many]));
     assert_eq!(listing.devices().map(|(kind, _)| kind).collect::<Vec<_>>(), ["v.example/class"]);
     assert!(
-        listing.bad[0].starts_with("/etc/cdi/0000.json: its 1 devices are left out"),
+        listing.bad[0].starts_with("/etc/cdi/0000.json: its devices (1) are left out"),
         "{:?}",
         listing.bad
     );
