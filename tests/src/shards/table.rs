@@ -306,7 +306,15 @@ pub const SLOW: &[Slow] = &[
             "swarm::bridges::neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or_a_removal",
         ),
     ),
+    row(
+        7,
+        30,
+        Test(
+            "breaks::lost_files::daemon_replaces_the_processes_of_its_predecessor_whose_pid_files_are_deleted",
+        ),
+    ),
     row(7, 24, Test("swarm::sessions::two_nodes_with_one_identity_are_told_of_each_other")),
+    row(7, 17, Test("breaks::execs::exit_code_comes_although_the_shim_hangs_and_does_not_close_the_output")),
     row(7, 18, Test("ledger::devices::last_device_goes_to_a_pod_or_a_task_never_both")),
     row(7, 13, Test("cri::limits::usage_stats_are_reported_and_increase")),
     row(7, 12, Test("logs::followed::every_line_is_followed_once_over_rotations_and_kills_of_the_logkeeper")),
