@@ -1,7 +1,6 @@
 //! Enforces the rules of `ARCHITECTURE.md`: which crate may depend on which crates and libraries, and how
 //! files look.
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "only some kinds of items and patterns matter")]
 mod circles;
 mod dependencies;
 mod documents;
@@ -12,7 +11,6 @@ mod layers;
 mod licences;
 #[expect(clippy::wildcard_enum_match_arm, reason = "only some kinds of items and patterns matter")]
 mod reading;
-#[expect(clippy::wildcard_enum_match_arm, reason = "only some kinds of items and patterns matter")]
 mod source;
 mod spelling;
 mod writes;

@@ -1,34 +1,26 @@
 //! Import cycles between files: such files can be understood only together, so cycles must be small, and must
-//! not grow.
-//!
-//! A file imports another if it names an item that the other defines, in a `use` or in a path, also within a
-//! macro. Where a path goes through a re-export, the file with the definition counts. Declarations of
-//! modules, calls of methods, and tests do not count.
+//! not grow. What counts as an import is in `switchyard_source::imports`.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use proc_macro2::{TokenStream, TokenTree};
-use syn::visit::{self, Visit};
-use syn::{Item, UseTree};
+use switchyard_source::circles;
+use switchyard_source::imports::imports;
 
 use super::repository;
-use super::source::{Module, Source, is_for_tests, sources};
+use super::source::sources;
 
 /// As many files may a circle have at most.
 const MOST: usize = 6;
-
-/// How many re-exports one may lead to another.
-const REEXPORTS: usize = 8;
 
 #[test]
 fn import_cycles_stay_small() {
     let mut wrong = Vec::new();
     for source in sources() {
-        let circle = largest(&arrows(&source));
-        if circle.len() > MOST {
-            let files: Vec<String> = circle.iter().map(|file| relative(file)).collect();
-            wrong.push(format!("{}: {} files:\n    {}", source.name, files.len(), files.join("\n    ")));
+        for circle in circles(&imports(&source.root)) {
+            if circle.len() > MOST {
+                let files: Vec<String> = circle.iter().map(|file| relative(file)).collect();
+                wrong.push(format!("{}: {} files:\n    {}", source.name, files.len(), files.join("\n    ")));
+            }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -36,250 +28,4 @@ fn import_cycles_stay_small() {
 
 fn relative(file: &Path) -> String {
     file.strip_prefix(repository()).unwrap_or(file).display().to_string()
-}
-
-/// Which file imports which, within one crate.
-pub(super) fn arrows(source: &Source) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
-    let mut arrows: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
-    for (path, module) in source.root.all() {
-        let mut named = Named::default();
-        for item in &module.items {
-            named.visit_item(item);
-        }
-        for used in named.paths {
-            if let Some(file) = defined(&source.root, &path, &used, REEXPORTS)
-                && file != module.file
-            {
-                arrows.entry(module.file.clone()).or_default().insert(file);
-            }
-        }
-    }
-    arrows
-}
-
-/// The file that defines what a path stands for in a module; `None` for what is of another crate, and for
-/// modules.
-fn defined(root: &Module, here: &[String], path: &[String], reexports: usize) -> Option<PathBuf> {
-    let (first, mut rest) = path.split_first()?;
-    let mut at: Vec<String> = here.to_vec();
-    match first.as_str() {
-        "crate" => at.clear(),
-        "self" => {}
-        "super" => drop(at.pop()),
-        _ => rest = path,
-    }
-    while let Some((name, below)) = rest.split_first() {
-        let module = root.at(&at)?;
-        if name == "super" {
-            at.pop();
-        } else if module.modules.contains_key(name) {
-            at.push(name.clone());
-        } else if module.items.iter().any(|item| defines(item, name)) {
-            return Some(module.file.clone());
-        } else {
-            let reexports = reexports.checked_sub(1)?;
-            return imports(module).into_iter().find_map(|(known, mut target)| {
-                // A glob may be anything.
-                if known == *name {
-                    target.extend_from_slice(below);
-                } else if known == "*" {
-                    target.extend_from_slice(rest);
-                } else {
-                    return None;
-                }
-                // What an import calls by the name of the import is of another crate.
-                (target != rest).then(|| defined(root, &at, &target, reexports))?
-            });
-        }
-        rest = below;
-    }
-    None
-}
-
-/// Whether an item is the definition of this name.
-fn defines(item: &Item, name: &str) -> bool {
-    match item {
-        Item::Const(item) => item.ident == name,
-        Item::Enum(item) => item.ident == name,
-        Item::Fn(item) => item.sig.ident == name,
-        Item::Macro(item) => item.ident.as_ref().is_some_and(|ident| ident == name),
-        Item::Static(item) => item.ident == name,
-        Item::Struct(item) => item.ident == name,
-        Item::Trait(item) => item.ident == name,
-        Item::Type(item) => item.ident == name,
-        _ => false,
-    }
-}
-
-/// What a module imports: each name there, and the path that it stands for.
-fn imports(module: &Module) -> Vec<(String, Vec<String>)> {
-    let mut found = Vec::new();
-    for item in &module.items {
-        if let Item::Use(item) = item {
-            flatten(&item.tree, &[], &mut found);
-        }
-    }
-    found
-}
-
-fn flatten(tree: &UseTree, before: &[String], found: &mut Vec<(String, Vec<String>)>) {
-    let with = |name: String| [before, &[name]].concat();
-    match tree {
-        UseTree::Path(path) => flatten(&path.tree, &with(path.ident.to_string()), found),
-        UseTree::Name(name) if name.ident == "self" => {
-            found.push((before.last().cloned().unwrap_or_default(), before.to_vec()));
-        }
-        UseTree::Name(name) => found.push((name.ident.to_string(), with(name.ident.to_string()))),
-        UseTree::Rename(renamed) if renamed.ident == "self" => {
-            found.push((renamed.rename.to_string(), before.to_vec()));
-        }
-        UseTree::Rename(renamed) => found.push((renamed.rename.to_string(), with(renamed.ident.to_string()))),
-        UseTree::Glob(_) => found.push(("*".to_owned(), before.to_vec())),
-        UseTree::Group(group) => group.items.iter().for_each(|tree| flatten(tree, before, found)),
-    }
-}
-
-/// The paths of more than one name that stand in some code, and those of its imports.
-#[derive(Default)]
-struct Named {
-    paths: BTreeSet<Vec<String>>,
-}
-
-impl Named {
-    /// The paths in the input of a macro, as far as they are recognisable without knowing the macro.
-    fn tokens(&mut self, tokens: TokenStream) {
-        let mut path: Vec<String> = Vec::new();
-        let mut colons = 0;
-        for token in tokens {
-            match token {
-                TokenTree::Ident(ident) if colons == 2 => {
-                    path.push(ident.to_string());
-                    colons = 0;
-                    continue;
-                }
-                TokenTree::Punct(punct) if punct.as_char() == ':' && !path.is_empty() && colons < 2 => {
-                    colons += 1;
-                    continue;
-                }
-                TokenTree::Ident(ident) => {
-                    self.end(&mut path);
-                    path.push(ident.to_string());
-                }
-                TokenTree::Group(group) => {
-                    self.end(&mut path);
-                    self.tokens(group.stream());
-                }
-                TokenTree::Punct(_) | TokenTree::Literal(_) => self.end(&mut path),
-            }
-            colons = 0;
-        }
-        self.end(&mut path);
-    }
-
-    fn end(&mut self, path: &mut Vec<String>) {
-        if path.len() > 1 {
-            self.paths.insert(path.clone());
-        }
-        path.clear();
-    }
-}
-
-impl<'ast> Visit<'ast> for Named {
-    fn visit_path(&mut self, path: &'ast syn::Path) {
-        if path.segments.len() > 1 && path.leading_colon.is_none() {
-            self.paths.insert(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
-        }
-        visit::visit_path(self, path);
-    }
-
-    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        let mut imports = Vec::new();
-        flatten(&item.tree, &[], &mut imports);
-        self.paths.extend(imports.into_iter().map(|(_, path)| path));
-    }
-
-    fn visit_macro(&mut self, found: &'ast syn::Macro) {
-        self.tokens(found.tokens.clone());
-        visit::visit_macro(self, found);
-    }
-
-    fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
-        if !is_for_tests(&function.attrs) {
-            visit::visit_impl_item_fn(self, function);
-        }
-    }
-}
-
-/// The largest set of files each of which leads to each other: Tarjan's algorithm.
-fn largest(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<PathBuf> {
-    let mut search = Search { arrows, ..Search::default() };
-    for file in arrows.keys() {
-        if !search.numbers.contains_key(file.as_path()) {
-            search.visit(file);
-        }
-    }
-    search.largest
-}
-
-struct Search<'a> {
-    arrows: &'a BTreeMap<PathBuf, BTreeSet<PathBuf>>,
-    /// In which order files were reached.
-    numbers: BTreeMap<&'a Path, usize>,
-    /// Those that are not in a circle yet that is known whole.
-    open: Vec<&'a Path>,
-    largest: Vec<PathBuf>,
-}
-
-impl Default for Search<'_> {
-    fn default() -> Self {
-        const NONE: &BTreeMap<PathBuf, BTreeSet<PathBuf>> = &BTreeMap::new();
-        Self { arrows: NONE, numbers: BTreeMap::new(), open: Vec::new(), largest: Vec::new() }
-    }
-}
-
-impl<'a> Search<'a> {
-    /// The lowest index on the stack that is reachable from here.
-    fn visit(&mut self, file: &'a Path) -> usize {
-        let number = self.numbers.len();
-        let position = self.open.len();
-        self.numbers.insert(file, number);
-        self.open.push(file);
-        let mut lowest = number;
-        for next in self.arrows.get(file).into_iter().flatten() {
-            let reached = match self.numbers.get(next.as_path()) {
-                None => self.visit(next),
-                Some(known) if self.open.contains(&next.as_path()) => *known,
-                Some(_) => continue,
-            };
-            lowest = lowest.min(reached);
-        }
-        if lowest == number {
-            let circle = self.open.split_off(position);
-            if circle.len() > self.largest.len() {
-                self.largest = circle.into_iter().map(Path::to_owned).collect();
-            }
-        }
-        lowest
-    }
-}
-
-#[test]
-fn cycle_is_found_through_imports_macros_and_re_exports() {
-    let module = |file: &str, code: &str| Module {
-        file: PathBuf::from(file),
-        items: syn::parse_file(code).expect("the code of this test is Rust").items,
-        modules: BTreeMap::new(),
-    };
-    let mut root = module("lib.rs", "pub use c::Three;");
-    for (name, code) in [
-        ("a", "use crate::b::Two; pub struct One;"),
-        ("b", "pub struct Two; fn show() { println!(\"{}\", crate::Three::NAME) }"),
-        ("c", "pub struct Three; fn take(one: &super::a::One) {}"),
-        ("d", "use crate::a::One; use std::fmt::Debug; pub struct Four;"),
-    ] {
-        root.modules.insert(name.to_owned(), module(&format!("{name}.rs"), code));
-    }
-    let mut circle = largest(&arrows(&Source { name: "example".to_owned(), root }));
-    circle.sort();
-    assert_eq!(circle, ["a.rs", "b.rs", "c.rs"].map(PathBuf::from));
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::circles::arrows;
+use switchyard_source::imports::imports;
+
 use super::repository;
 use super::source::sources;
 
@@ -61,18 +62,18 @@ fn part_of(file: &Path) -> &'static str {
 #[test]
 fn parts_of_the_containerd_backend_import_only_those_below_them() {
     let source = sources().into_iter().find(|source| source.name == "switchyard-containerd");
-    let arrows = arrows(&source.expect("the crate is a member of the workspace"));
-    assert!(arrows.len() > 100, "these are too few files with imports: {}", arrows.len());
-    let wrong: Vec<String> = upward(&arrows).into_iter().collect();
+    let imports = imports(&source.expect("the crate is a member of the workspace").root);
+    assert!(imports.len() > 100, "these are too few files with imports: {}", imports.len());
+    let wrong: Vec<String> = upward(&imports).into_iter().collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// The imports of a part by one below it.
-fn upward(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> BTreeSet<String> {
+fn upward(imports: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> BTreeSet<String> {
     let floor = |part: &str| PARTS.iter().position(|known| *known == part);
     let name = |file: &Path| file.strip_prefix(repository()).unwrap_or(file).display().to_string();
     let mut wrong = BTreeSet::new();
-    for (from, targets) in arrows {
+    for (from, targets) in imports {
         for to in targets {
             let importer = part_of(from);
             let imported = part_of(to);
@@ -88,7 +89,7 @@ fn upward(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> BTreeSet<String> {
 #[test]
 fn import_of_a_part_above_is_found() {
     let file = |name: &str| repository().join("backends/containerd/src").join(name);
-    let arrows = |from: &str, to: &str| BTreeMap::from([(file(from), BTreeSet::from([file(to)]))]);
+    let import = |from: &str, to: &str| BTreeMap::from([(file(from), BTreeSet::from([file(to)]))]);
     for (above, below) in [
         ("sandbox.rs", "cgroups/busy.rs"),
         ("task/exit.rs", "task/entry.rs"),
@@ -96,8 +97,8 @@ fn import_of_a_part_above_is_found() {
         ("task/attach/unread.rs", "task/start.rs"),
         ("backend/parts.rs", "recover.rs"),
     ] {
-        assert_eq!(upward(&arrows(above, below)), BTreeSet::new(), "{above} {below}");
-        assert_eq!(upward(&arrows(below, above)).len(), 1, "{below} {above}");
+        assert_eq!(upward(&import(above, below)), BTreeSet::new(), "{above} {below}");
+        assert_eq!(upward(&import(below, above)).len(), 1, "{below} {above}");
     }
-    assert!(upward(&arrows("shims.rs", "shims/bundle.rs")).is_empty(), "files of one part");
+    assert!(upward(&import("shims.rs", "shims/bundle.rs")).is_empty(), "files of one part");
 }

@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 33] = [
+const LAYERS: [(&str, &[&str]); 34] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
@@ -67,6 +67,8 @@ const LAYERS: [(&str, &[&str]); 33] = [
     // Below every gRPC server and client.
     ("switchyard-rpc", &[]),
     ("switchyard-runtime-spec", &["switchyard-core", "switchyard-node-files"]),
+    // Used by the architecture tests and by tests/measure, for trees of others too.
+    ("switchyard-source", &[]),
     ("switchyard-steps", &[]),
     ("switchyard-streaming", &["switchyard-tls"]),
     (

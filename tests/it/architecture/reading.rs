@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use switchyard_source::is_for_tests;
 use syn::visit::{self, Visit};
 use syn::{Expr, Item, Local, Pat};
 
 use super::repository;
-use super::source::{is_for_tests, sources};
+use super::source::sources;
 
 /// Types that are compiled in one of two ways: crate and name.
 const TWO_WAYS: [(&str, &str); 1] = [("switchyard-steps", "Faults")];
