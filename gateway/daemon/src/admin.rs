@@ -9,25 +9,25 @@
 //! | `/readyz/{part}` | the same for one part; 404 if there is none of that name |
 //! | `/metrics` | Prometheus' text form |
 //! | `/metrics/containers?owner=…` | the metrics of an owner's containers, or of all, in the same form; where `admin.container_metrics` has it |
-//! | `/statusz` | [`StatusReport`](crate::status::StatusReport) as JSON |
-//! | `/v1/objects?owner=…` | the [`Objects`](crate::status::Objects) of an owner, or of all, as JSON; on the unix socket only |
-//! | `/v1/inspect?name=…&env=true` | an [`InspectionView`](crate::status::InspectionView) as JSON, with `env` also what may be secret, for root alone; on the unix socket only |
-//! | `/v1/images?owner=…` | [`ImageView`](crate::status::ImageView)s as JSON; on the unix socket only |
-//! | `/v1/tasks/log?name=…` | a [`TaskLogView`](crate::status::TaskLogView) as JSON: where the log of a task is; on the unix socket only |
-//! | `/v1/containers?owner=…` | a [`ContainersView`](crate::status::ContainersView) as JSON: counters of running tasks; on the unix socket only |
-//! | `/v1/devices?owner=…` | a [`DevicesView`](crate::status::DevicesView) as JSON; on the unix socket only |
+//! | `/statusz` | [`StatusReport`](switchyard_operator_api::StatusReport) as JSON |
+//! | `/v1/objects?owner=…` | the [`Objects`](switchyard_operator_api::Objects) of an owner, or of all, as JSON; on the unix socket only |
+//! | `/v1/inspect?name=…&env=true` | an [`InspectionView`](switchyard_operator_api::InspectionView) as JSON, with `env` also what may be secret, for root alone; on the unix socket only |
+//! | `/v1/images?owner=…` | [`ImageView`](switchyard_operator_api::ImageView)s as JSON; on the unix socket only |
+//! | `/v1/tasks/log?name=…` | a [`TaskLogView`](switchyard_operator_api::TaskLogView) as JSON: where the log of a task is; on the unix socket only |
+//! | `/v1/containers?owner=…` | a [`ContainersView`](switchyard_operator_api::ContainersView) as JSON: counters of running tasks; on the unix socket only |
+//! | `/v1/devices?owner=…` | a [`DevicesView`](switchyard_operator_api::DevicesView) as JSON; on the unix socket only |
 //! | `DELETE /v1/devices/leases/{token}` | ends a lease that no sandbox uses, 204; on the unix socket only |
-//! | `/v1/volumes?owner=…` | [`VolumeView`](crate::status::VolumeView)s as JSON; on the unix socket only |
+//! | `/v1/volumes?owner=…` | [`VolumeView`](switchyard_operator_api::VolumeView)s as JSON; on the unix socket only |
 //! | `DELETE /v1/volumes/{owner}/{name}` | removes a named volume that no task has, 204; on the unix socket only |
-//! | `/v1/swarm` | a [`SwarmView`](crate::status::SwarmView) as JSON: the node's part in a Docker swarm; on the unix socket only |
+//! | `/v1/swarm` | a [`SwarmView`](switchyard_operator_api::SwarmView) as JSON: the node's part in a Docker swarm; on the unix socket only |
 //! | `POST /v1/swarm/join` | joins a swarm, as the JSON in the body says: the same, or 202 while it goes on; on the unix socket only |
 //! | `DELETE /v1/swarm` | leaves the swarm: likewise; on the unix socket only |
-//! | `POST /v1/page` | a [`PageLinkView`](crate::status::PageLinkView) as JSON: a link that opens the status page once; on the unix socket only |
-//! | `/v1/operations` | [`OperationView`](crate::status::OperationView)s as JSON: what is in flight; on the unix socket only |
-//! | `/v1/events?run=…&after=…&owner=…&wait=…` | an [`EventPage`](crate::status::EventPage) as JSON: what happened after an event; if nothing has, waits for so many seconds; on the unix socket only |
+//! | `POST /v1/page` | a [`PageLinkView`](switchyard_operator_api::PageLinkView) as JSON: a link that opens the status page once; on the unix socket only |
+//! | `/v1/operations` | [`OperationView`](switchyard_operator_api::OperationView)s as JSON: what is in flight; on the unix socket only |
+//! | `/v1/events?run=…&after=…&owner=…&wait=…` | an [`EventPage`](switchyard_operator_api::EventPage) as JSON: what happened after an event; if nothing has, waits for so many seconds; on the unix socket only |
 //! | `/v1/config` | the configuration in force as TOML, with `?origin` the source of each value; on the unix socket only |
 //! | `POST /v1/config/reload` | reloads the configuration: a [`ReloadReport`](crate::reload::ReloadReport) as JSON, or 422 with what is wrong; on the unix socket only |
-//! | `POST /v1/restart/{part}` | restarts containerd or the logkeeper: a [`RestartReport`](crate::managed::restart::RestartReport) as JSON; on the unix socket only |
+//! | `POST /v1/restart/{part}` | restarts containerd or the logkeeper: a [`RestartReport`](switchyard_operator_api::RestartReport) as JSON; on the unix socket only |
 //! | `/v1/log/level` | [`LevelView`](crate::telemetry::LevelView) as JSON; on the unix socket only |
 //! | `PUT /v1/log/level?level=…&for=…` | sets a level for so many seconds; on the unix socket only |
 //! | `DELETE /v1/log/level` | puts the configured level in force; on the unix socket only |
@@ -67,10 +67,11 @@ use axum::routing::{delete, get, post};
 use switchyard_core::Error;
 use switchyard_core::id::LeaseToken;
 use switchyard_core::operation::{Caller, OperationKind, Subject};
+use switchyard_operator_api::VERSION;
 
 use crate::channel::report;
 use crate::managed::restart::RestartError;
-use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, NodeCounts, VERSION};
+use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, NodeCounts};
 use crate::status::Part;
 
 use answers::{json, respond, status_of, text};

@@ -6,13 +6,13 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use switchyard_nomad::launcher::COOKIE;
+use switchyard_operator_api::{REVISION, VERSION};
 use tokio::runtime::Runtime;
 
 use crate::channel::report;
 use crate::config::{self, ConfigError, DEFAULT_FILE, DOCUMENTED, Sources};
 use crate::detach::{self, ALREADY_RUNNING, Detach, DetachError};
 use crate::lock::DirLocks;
-use crate::metrics::{REVISION, VERSION};
 use crate::output::{Format, print, print_error, print_json};
 use crate::serve::ServeError;
 use crate::shutdown::Shutdown;

@@ -28,12 +28,11 @@ pub(crate) mod validate;
 mod tests;
 
 pub use audit::{AuditConfig, AuditTarget};
-pub use change::{Change, Effective, Reload};
+pub use change::{Effective, Reload};
 pub use devices::{DevicesConfig, LedgerConfig, NamedDevicePolicy, Overcommit};
 pub use document::Location;
-pub use effect::Effect;
 pub use error::ConfigError;
-pub use load::{DEFAULT_FILE, Flag, Loaded, Overridden, Sources, load};
+pub use load::{DEFAULT_FILE, Flag, Loaded, Sources, load};
 pub use swarm::{JoinAvailability, SwarmConfig};
 pub use switchyard_containerd::config::{
     AdvisoriesConfig, CgroupConfig, ContainerdConfig as Containerd, ContainerdMode,

@@ -14,7 +14,9 @@ use switchyard_core::names::Names;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics};
 use switchyard_core::table::{Sandbox, Task};
 
-use crate::status::{ContainerReading, SandboxTraffic, TaskUsage};
+mod reading;
+
+pub use reading::{ContainerReading, SandboxTraffic, TaskUsage};
 
 /// The labels of a pod's samples. They are written even if they are empty: queries tell the samples of a pod
 /// from those of its containers by the empty name of the container.

@@ -11,10 +11,11 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use switchyard_core::event::{Event, EventKind, Lagged, Subscription};
 use switchyard_core::state::{Exit, ExitCause};
+use switchyard_operator_api::text::rfc3339;
+use switchyard_operator_api::{EventPage, EventView};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use crate::status::{EventPage, EventView, rfc3339};
 use crate::wiring;
 
 mod ring;

@@ -8,8 +8,10 @@ use switchyard_core::id::Owner;
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, ErrorKind, Result};
 
-use crate::status::{Candidate, ObjectId, OfSeveral, select};
 use crate::wiring;
+
+mod selection;
+use selection::{Candidate, ObjectId, OfSeveral, select};
 
 /// A sandbox, or a task in it.
 pub(crate) struct Found {

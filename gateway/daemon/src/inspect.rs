@@ -7,8 +7,8 @@ use switchyard_core::gateway::{Gateway, Scope};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::table::Task;
 use switchyard_core::{Error, Result};
+use switchyard_operator_api::{Disclosure, ImageView, Inspected, InspectionView};
 
-use crate::status::{Disclosure, ImageView, Inspected, InspectionView};
 use crate::{find, wiring};
 
 /// How long the backend may take to tell what it knows of an object, and to list the images.

@@ -56,11 +56,12 @@ use switchyard_core::gateway::PullsByResult;
 use switchyard_core::operation::OperationAges;
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
+use switchyard_operator_api::programs::ProgramView;
+use switchyard_operator_api::{DevicesView, REVISION, VERSION};
 use switchyard_swarm::NodeStatus;
 
 use crate::audit::AuditCounts;
-use crate::programs::ProgramView;
-use crate::status::{DevicesView, Part, ReloadCounts};
+use crate::status::{Part, ReloadCounts};
 use crate::traces::TraceCounts;
 
 mod audit;
@@ -92,18 +93,6 @@ use swarm::SwarmMetrics;
 use traces::TraceMetrics;
 
 pub(crate) use operations::OperationMetrics;
-
-/// The version of this build: that of the release's tag, if `SWITCHYARD_VERSION` was set for it, else Cargo's.
-pub const VERSION: &str = match option_env!("SWITCHYARD_VERSION") {
-    Some(version) => version,
-    None => env!("CARGO_PKG_VERSION"),
-};
-
-/// The source revision of this build, if `SWITCHYARD_REVISION` was set for it.
-pub const REVISION: &str = match option_env!("SWITCHYARD_REVISION") {
-    Some(revision) => revision,
-    None => "unknown",
-};
 
 /// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;

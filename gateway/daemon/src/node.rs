@@ -18,20 +18,23 @@ use switchyard_device_plugin::Registrations;
 use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_nomad::Launchers;
+use switchyard_operator_api::RestartReport;
+use switchyard_operator_api::programs::{self, ProgramView};
+use switchyard_operator_api::{
+    DevicesView, Disclosure, ImageView, InspectionView, Objects, TaskLogView, VolumeView,
+};
 use switchyard_streaming::Sessions;
 use switchyard_swarm::SwarmNode;
 use tokio::sync::watch;
 
+use crate::container_metrics::ContainerReading;
 use crate::managed::State;
-use crate::managed::restart::{RestartError, RestartReport, Restarter};
-use crate::programs::{self, ProgramView};
-use crate::status::{
-    Condition, ContainerReading, DevicesView, Disclosure, ImageView, InspectionView, Objects, Part,
-    StatusSource, TaskLogView, VolumeView,
-};
+use crate::managed::restart::{RestartError, Restarter};
+use crate::status::{Condition, Part, StatusSource};
 use crate::{container_metrics, inspect, task_logs, wiring};
 
-mod swarm;
+pub mod plugins;
+pub mod swarm;
 
 /// How long the files of programs may take to be looked at.
 const PROGRAMS_LIMIT: Duration = Duration::from_secs(2);
@@ -319,7 +322,7 @@ impl StatusSource for Node {
 
     fn devices(&self) -> DevicesView {
         let report = self.gateway.get().map(Gateway::ledger_report);
-        report.map(|report| DevicesView::of(&report, self.plugins())).unwrap_or_default()
+        report.map(|report| DevicesView::of(&report, self.plugins().map(plugins::view))).unwrap_or_default()
     }
 
     fn display_name(&self, sandbox: &str) -> Option<String> {

@@ -9,21 +9,22 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::RwLock;
-use serde::{Deserialize, Serialize};
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::operation::{Caller, OperationKind, Subject};
 use switchyard_core::threads;
+use switchyard_operator_api::text::rfc3339;
+use switchyard_operator_api::{Change, ConfigView, Effect, Overridden, RefusedReloadView, ReloadReport};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
 use crate::channel::report;
-use crate::config::{self, Change, Config, ConfigError, Effect, Effective, Loaded, Overridden, Sources};
+use crate::config::{self, Config, ConfigError, Effective, Loaded, Sources};
 use crate::credentials::{CredentialError, Credentials, NewCredentials, Stamps};
 use crate::device_parts::DeviceParts;
 use crate::history::History;
 use crate::service_manager;
-use crate::status::{ConfigView, RefusedReloadView, ReloadCounts, rfc3339};
+use crate::status::ReloadCounts;
 use crate::telemetry::LogLevel;
 use crate::wiring::{LiveSettings, ReconfigureBackend};
 
@@ -63,21 +64,6 @@ pub enum RefusalReason {
     /// The daemon stops.
     #[error("the daemon is stopping")]
     Stopping,
-}
-
-/// What a reload did, the answer to `POST /v1/config/reload`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReloadReport {
-    /// The files that were read, in order.
-    pub files: Vec<String>,
-    /// The changes that are in force now.
-    pub applied: Vec<Change>,
-    /// The changes that wait for something else, such as a restart of the daemon.
-    pub pending: Vec<Change>,
-    /// Values of files that have no effect, because a variable or a flag of the daemon sets them.
-    pub overridden: Vec<Overridden>,
-    /// Values that are valid but probably not intended.
-    pub warnings: Vec<String>,
 }
 
 /// The handle with which a reload is requested. Clones share it.

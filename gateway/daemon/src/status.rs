@@ -1,60 +1,21 @@
-//! The status of the daemon: its parts, and all objects of the node.
+//! What the admin server shows: the parts of the daemon with their conditions, and where everything else comes from.
 
-use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::time::SystemTime;
 
 use futures::future::BoxFuture;
-use serde::{Deserialize, Serialize};
 use switchyard_core::backend::Advisory;
 use switchyard_core::gateway::PullsByResult;
-use switchyard_core::id::{LeaseToken, Owner, SandboxId};
-use switchyard_core::names::Names;
-use switchyard_core::state::TaskState;
-use switchyard_core::table::{Counts, Sandbox, Task};
+use switchyard_core::id::{LeaseToken, Owner};
+use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
+use switchyard_operator_api::programs::ProgramView;
+use switchyard_operator_api::{
+    DevicesView, Disclosure, ImageView, InspectionView, Objects, RestartReport, TaskLogView, VolumeView,
+};
 use switchyard_swarm::SwarmNode;
 
-use crate::managed::restart::{RestartError, RestartReport};
-use crate::programs::ProgramView;
-
-mod config;
-mod containers;
-mod devices;
-mod events;
-mod images;
-mod inspection;
-mod logs;
-mod operations;
-mod page;
-mod plugins;
-mod selection;
-mod swarm;
-mod time;
-mod volumes;
-
-pub use config::{ConfigView, RefusedReloadView, ReloadCounts};
-pub use containers::{
-    ContainerReading, ContainersView, SandboxTraffic, SandboxTrafficView, TaskUsage, TaskUsageView,
-};
-pub use devices::{
-    AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
-    RefusalView, ReservedView, SlotView,
-};
-pub use events::{EventPage, EventView};
-pub use images::{ImageUserView, ImageView};
-pub use inspection::{
-    CommandView, Disclosure, ImageOfTaskView, Inspected, InspectionView, LeaseView, MountView, NetworkView,
-    ReservationView, SecurityView, UserView, WithheldValues,
-};
-pub use logs::{LogView, TaskLogView};
-pub use operations::{OperationView, StepView};
-pub use page::PageLinkView;
-pub use plugins::{ErrorView, HostView, PluginView};
-pub use selection::{Candidate, ObjectId, OfSeveral, select};
-pub use swarm::{DepartureView, SwarmView};
-pub use time::rfc3339;
-pub use volumes::VolumeView;
+use crate::container_metrics::ContainerReading;
+use crate::managed::restart::RestartError;
 
 /// A part of the daemon, or a process it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,230 +137,17 @@ pub trait StatusSource: Send + Sync + 'static {
     fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>>;
 }
 
-/// All sandboxes and tasks of the node, the content of `/v1/objects`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Objects {
-    /// Sandboxes.
-    pub sandboxes: Vec<SandboxView>,
-    /// Tasks.
-    pub tasks: Vec<TaskView>,
-}
-
-/// A sandbox, for display.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SandboxView {
-    /// Its id.
-    pub id: String,
-    /// Who made it.
-    pub owner: String,
-    /// Under which name, as its owner requested it.
-    pub name: String,
-    /// What its owner's users call it, on one line.
-    #[serde(default)]
-    pub display_name: String,
-    /// Its names, by label: its pod, job or the like.
-    #[serde(default)]
-    pub names: BTreeMap<String, String>,
-    /// Its state, in one word.
-    pub state: String,
-    /// Its runtime handler; empty for the default.
-    pub handler: String,
-    /// Its addresses, the primary one first.
-    pub ips: Vec<IpAddr>,
-    /// When it was asked for, as RFC 3339.
-    pub created_at: String,
-}
-
-/// A task, for display.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskView {
-    /// Its id.
-    pub id: String,
-    /// The sandbox it belongs to.
-    pub sandbox: String,
-    /// Who made it.
-    pub owner: String,
-    /// Under which name, as its owner requested it.
-    pub name: String,
-    /// What its owner's users call it, on one line.
-    #[serde(default)]
-    pub display_name: String,
-    /// Its names, by label: its container, task or the like.
-    #[serde(default)]
-    pub names: BTreeMap<String, String>,
-    /// Its state, in one word.
-    pub state: String,
-    /// Its image.
-    pub image: String,
-    /// The pid of its main process, while it runs.
-    pub pid: Option<u32>,
-    /// Its exit code, if it has exited.
-    pub exit_code: Option<i32>,
-    /// When it was asked for, as RFC 3339.
-    pub created_at: String,
-}
-
-/// The content of `/statusz` and `switchyard status`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StatusReport {
-    /// The build's version.
-    pub version: String,
-    /// The build's source revision.
-    pub revision: String,
-    /// The daemon's process id; on the unix socket only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pid: Option<u32>,
-    /// When the daemon started, as RFC 3339.
-    pub started_at: String,
-    /// Whether all needed parts work.
-    pub ready: bool,
-    /// The parts.
-    pub parts: Vec<PartView>,
-    /// Sandboxes by owner and state.
-    pub sandboxes: Vec<CountView>,
-    /// Tasks by owner and state.
-    pub tasks: Vec<CountView>,
-    /// The number of images; `None` if they cannot be counted now.
-    pub images: Option<u64>,
-    /// Programs whose versions have known vulnerabilities, for information; only version numbers are
-    /// compared.
-    #[serde(default)]
-    pub advisories: Vec<AdvisoryView>,
-    /// The state of the configuration; on the unix socket only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config: Option<ConfigView>,
-    /// The processes and whether their programs were replaced; on the unix socket only.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub programs: Vec<ProgramView>,
-}
-
-/// Known vulnerabilities of a program, for display.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AdvisoryView {
-    /// The name of the program.
-    pub program: String,
-    /// Its version, as the program reports it.
-    pub version: String,
-    /// The names of the vulnerabilities.
-    pub ids: Vec<String>,
-}
-
-impl From<Advisory> for AdvisoryView {
-    fn from(Advisory { program, version, ids }: Advisory) -> Self {
-        Self { program, version, ids }
-    }
-}
-
-/// A part, for display.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PartView {
-    /// Its name, one word.
-    pub name: String,
-    /// Whether it works.
-    pub up: bool,
-    /// Whether the node is not ready without it.
-    pub needed: bool,
-    /// Its description, or why it does not work; on the unix socket only.
-    pub detail: String,
-}
-
-/// How many objects an owner has in one state.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CountView {
-    /// The owner.
-    pub owner: String,
-    /// The state.
-    pub state: String,
-    /// How many.
-    pub count: u64,
-}
-
-impl Objects {
-    /// The view of these objects, in the order in which people look for them. `names` gives the names of a
-    /// sandbox, or of a task in it.
-    #[must_use]
-    pub fn of(
-        sandboxes: &[Arc<Sandbox>],
-        tasks: &[Arc<Task>],
-        names: impl Fn(&Sandbox, Option<&Task>) -> Names,
-    ) -> Self {
-        let by_id: HashMap<SandboxId, &Arc<Sandbox>> =
-            sandboxes.iter().map(|sandbox| (sandbox.id, sandbox)).collect();
-        let names_of_task = |task: &Task| match by_id.get(&task.sandbox) {
-            Some(sandbox) => names(sandbox, Some(task)),
-            // The sandbox was removed while the lists were made.
-            None => Names::new(&task.meta.name),
-        };
-        let mut sandboxes: Vec<_> =
-            sandboxes.iter().map(|sandbox| sandbox_view(sandbox, &names(sandbox, None))).collect();
-        let mut tasks: Vec<_> = tasks.iter().map(|task| task_view(task, &names_of_task(task))).collect();
-        sandboxes.sort_by(|a, b| (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id)));
-        tasks.sort_by(|a, b| (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id)));
-        Self { sandboxes, tasks }
-    }
-
-    /// Those of one owner.
-    #[must_use]
-    pub fn of_owner(mut self, owner: Owner) -> Self {
-        self.sandboxes.retain(|sandbox| sandbox.owner == owner.as_str());
-        self.tasks.retain(|task| task.owner == owner.as_str());
-        self
-    }
-}
-
-fn sandbox_view(sandbox: &Sandbox, names: &Names) -> SandboxView {
-    SandboxView {
-        id: sandbox.id.to_string(),
-        owner: sandbox.meta.owner.to_string(),
-        name: sandbox.meta.name.clone(),
-        display_name: names.to_string(),
-        names: names_view(names),
-        state: sandbox.state.as_str().into(),
-        handler: sandbox.handler.clone(),
-        ips: sandbox.details.ips.clone(),
-        created_at: rfc3339(sandbox.meta.created_at),
-    }
-}
-
-fn names_view(names: &Names) -> BTreeMap<String, String> {
-    names.iter().map(|(label, value)| (label.to_owned(), value.to_owned())).collect()
-}
-
-fn task_view(task: &Task, names: &Names) -> TaskView {
-    let (pid, exit_code) = match &task.state {
-        TaskState::Running { pid, .. } | TaskState::Stopping { pid, .. } => (Some(*pid), None),
-        TaskState::Exited { exit, .. } | TaskState::Removing { exit: Some(exit), .. } => {
-            (None, Some(exit.code))
-        }
-        TaskState::Created
-        | TaskState::Starting
-        | TaskState::Unattended
-        | TaskState::Removing { exit: None, .. } => (None, None),
-    };
-    TaskView {
-        id: task.id.to_string(),
-        sandbox: task.sandbox.to_string(),
-        owner: task.meta.owner.to_string(),
-        name: task.meta.name.clone(),
-        display_name: names.to_string(),
-        names: names_view(names),
-        state: task.state.as_str().into(),
-        image: task.details.image_ref.clone(),
-        pid,
-        exit_code,
-        created_at: rfc3339(task.meta.created_at),
-    }
-}
-
-/// The counts as a list, ordered by owner and state.
-#[must_use]
-pub fn count_views(counts: &Counts) -> Vec<CountView> {
-    counts
-        .iter()
-        .map(|((owner, state), count)| CountView {
-            owner: owner.to_string(),
-            state: (*state).into(),
-            count: *count,
-        })
-        .collect()
+/// The numbers of reloads, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReloadCounts {
+    /// How many took effect.
+    pub applied: u64,
+    /// How many were refused.
+    pub refused: u64,
+    /// Whether the last one took effect, or there was none.
+    pub is_last_applied: bool,
+    /// When the files were last read and accepted.
+    pub loaded_at: SystemTime,
+    /// How many changes wait for something else than a reload.
+    pub pending: usize,
 }

@@ -4,8 +4,9 @@ use switchyard_core::Result;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::state::TaskState;
 use switchyard_logkeeper::Client;
+use switchyard_logkeeper::reader::LogLocation;
+use switchyard_operator_api::{LogView, TaskLogView};
 
-use crate::status::{LogView, TaskLogView};
 use crate::{find, wiring};
 
 /// Where the log of a task is, which is given as [`find::task`] takes it.
@@ -39,6 +40,44 @@ pub(crate) async fn find(gateway: &Gateway, logs: &Client, word: &str) -> Result
         display_name,
         state: task.state.as_str().to_owned(),
         is_complete,
-        log: LogView::of(log),
+        log: log_view(log),
     })
+}
+
+/// Where a log is, or why there is none, for display.
+pub(crate) fn log_view(log: std::result::Result<LogLocation, &str>) -> LogView {
+    match log {
+        Ok(LogLocation::Cri { root, path }) => LogView::Cri { root, path },
+        Ok(LogLocation::Plain { root, dir, name }) => LogView::Plain { root, dir, name },
+        Err(reason) => LogView::None { reason: reason.to_owned() },
+    }
+}
+
+/// The same for the reader of logs.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) fn location(log: LogView) -> std::result::Result<LogLocation, String> {
+    match log {
+        LogView::Cri { root, path } => Ok(LogLocation::Cri { root, path }),
+        LogView::Plain { root, dir, name } => Ok(LogLocation::Plain { root, dir, name }),
+        LogView::None { reason } => Err(reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn view_has_the_documented_shape() {
+        let plain = LogLocation::Plain { root: "/a".into(), dir: "alloc/logs".into(), name: "web".into() };
+        let view = log_view(Ok(plain.clone()));
+        let text = serde_json::to_string(&view).unwrap();
+        assert_eq!(text, r#"{"format":"plain","root":"/a","dir":"alloc/logs","name":"web"}"#);
+        assert_eq!(location(view), Ok(plain));
+        let none = log_view(Err("why"));
+        assert_eq!(serde_json::to_string(&none).unwrap(), r#"{"format":"none","reason":"why"}"#);
+        assert_eq!(location(none), Err("why".to_owned()));
+    }
 }

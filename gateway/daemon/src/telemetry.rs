@@ -13,7 +13,7 @@ use crate::log_filter::{LevelError, parse_level};
 
 mod level;
 
-pub use level::{LevelView, LogLevel};
+pub use level::LogLevel;
 
 /// Why logs cannot be set up.
 #[derive(Debug, thiserror::Error)]

@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 34] = [
+const LAYERS: [(&str, &[&str]); 35] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
@@ -60,6 +60,8 @@ const LAYERS: [(&str, &[&str]); 34] = [
     ),
     // Below every crate that reads files of the node which others write.
     ("switchyard-node-files", &[]),
+    // What the daemon answers to operators: it is made by the daemon, and shown by the command line, the page and the doctor.
+    ("switchyard-operator-api", &["switchyard-core"]),
     ("switchyard-process", &[]),
     ("switchyard-proto", &[]),
     ("switchyard-codegen", &[]),

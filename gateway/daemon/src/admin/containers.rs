@@ -24,7 +24,6 @@ use switchyard_core::id::Owner;
 use super::answers::{json, owner_named, status_of, text};
 use super::pages::{ListenerPages, Reach, WITHHELD};
 use crate::metrics::CONTENT_TYPE as METRICS_TYPE;
-use crate::status::ContainersView;
 use crate::wiring;
 
 const PATH: &str = "/metrics/containers";
@@ -61,7 +60,7 @@ async fn usage(
         Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     };
     match pages.admin.containers.get(&*pages.admin.source).await {
-        Ok(reading) => json(&ContainersView::of(&reading, owner, wiring::names)),
+        Ok(reading) => json(&reading.view(owner, wiring::names)),
         Err(error) => {
             text(status_of(error.kind()), format!("the containers cannot be read: {}\n", error.report()))
         }

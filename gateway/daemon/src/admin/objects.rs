@@ -13,12 +13,12 @@ use serde::Deserialize;
 use switchyard_core::Error;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::is_volume_name;
+use switchyard_operator_api::{Disclosure, ImageView};
 use tokio::time::timeout;
 
 use super::access;
 use super::answers::{json, owner_named, status_of, text};
 use super::pages::ListenerPages;
-use crate::status::{Disclosure, ImageView};
 
 /// How long an answer waits for the removal of a volume, which goes on after that.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(20);

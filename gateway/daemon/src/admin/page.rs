@@ -21,13 +21,15 @@ use serde::Deserialize;
 use switchyard_core::Error;
 use switchyard_core::id::{ID_LEN, Owner};
 use switchyard_core::operation::{Caller, OperationKind, Subject};
+use switchyard_operator_api::{Disclosure, InspectionView, OperationView};
 use tokio::time::timeout;
 
 use super::answers::{json, owner_named, respond, status_of, text};
 use super::host;
 use super::pages::{COUNT_LIMIT, ListenerPages, Reach};
+use crate::container_metrics::ContainerReading;
 use crate::page::{self, LogTail, NodeFacts, NodeQuery, ObjectFacts, StatusPage, TICKET_TIME};
-use crate::status::{ContainerReading, Disclosure, InspectionView, OperationView};
+use crate::{node, task_logs, wiring};
 
 /// How long a page waits for a reading of what tasks use, which goes on without it.
 const USAGE_WAIT: Duration = Duration::from_millis(50);
@@ -159,8 +161,13 @@ async fn home(
         devices: source.devices().with_display_names(|sandbox| source.display_name(sandbox)),
         events: history.events.latest(EVENTS, |_| true),
         refused: history.events.latest(REFUSED, |event| event.event == "refused"),
-        operations: history.operations.in_flight().into_iter().map(OperationView::from).collect(),
-        swarm: source.swarm().map(|swarm| swarm.status().into()),
+        operations: history
+            .operations
+            .in_flight()
+            .into_iter()
+            .map(|operation| OperationView::of(operation, wiring::names_in_record))
+            .collect(),
+        swarm: source.swarm().map(|swarm| node::swarm::view(swarm.status())),
     };
     html(StatusCode::OK, page::node(&facts, &query))
 }
@@ -231,7 +238,11 @@ async fn facts(pages: &ListenerPages, object: InspectionView) -> ObjectFacts {
     let mut tasks = if is_task { Vec::new() } else { pages.admin.source.objects().tasks };
     tasks.retain(|task| task.sandbox == object.id);
     let history = &pages.admin.history;
-    let operations = history.operations.in_flight().into_iter().map(OperationView::from);
+    let operations = history
+        .operations
+        .in_flight()
+        .into_iter()
+        .map(|operation| OperationView::of(operation, wiring::names_in_record));
     ObjectFacts {
         node: pages.admin.page.node().to_owned(),
         tasks,
@@ -249,7 +260,7 @@ async fn facts(pages: &ListenerPages, object: InspectionView) -> ObjectFacts {
 async fn log_tail(pages: &ListenerPages, task: &str) -> LogTail {
     match timeout(COUNT_LIMIT, pages.admin.source.task_log(task)).await {
         Ok(Ok(view)) => match Owner::parse(&view.owner) {
-            Some(owner) => pages.admin.page.logs().tail(owner, task, view.log.location()).await,
+            Some(owner) => pages.admin.page.logs().tail(owner, task, task_logs::location(view.log)).await,
             None => LogTail::without_lines(format!("The log is not known: nobody is called {}.", view.owner)),
         },
         Ok(Err(error)) => LogTail::without_lines(format!("The log is not known: {}.", error.report())),

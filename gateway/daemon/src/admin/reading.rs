@@ -10,7 +10,8 @@ use switchyard_core::{Error, Result};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::status::{ContainerReading, StatusSource};
+use crate::container_metrics::ContainerReading;
+use crate::status::StatusSource;
 
 /// For how long a reading is served, from its beginning; and how long it may take, so that there is never a
 /// second one at the same time.

@@ -14,6 +14,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
+use switchyard_operator_api::SwarmView;
 use switchyard_swarm::{Error, JOIN_MANAGERS_MAX, JoinRequest, JoinToken, SwarmNode, check_address};
 use tokio::time::timeout;
 
@@ -21,8 +22,8 @@ use super::answers::{json, json_with, status_of, text};
 use super::host::JOIN_PATH;
 use crate::config::JoinAvailability;
 use crate::reload::Reloader;
-use crate::status::{StatusSource, SwarmView};
-use crate::wiring;
+use crate::status::StatusSource;
+use crate::{node, wiring};
 
 /// The largest body of a join, in bytes.
 const BODY_MAX: usize = 16 << 10;
@@ -135,7 +136,7 @@ async fn answer(swarm: &SwarmNode, work: impl Future<Output = Result<(), Error>>
 }
 
 fn view(swarm: &SwarmNode) -> SwarmView {
-    swarm.status().into()
+    node::swarm::view(swarm.status())
 }
 
 fn refused(status: StatusCode, why: &str) -> Response {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use switchyard_core::operation::{EndedOperation, Outcome};
+use switchyard_operator_api::text::rfc3339;
 
-use crate::status::rfc3339;
 use crate::wiring;
 
 /// The longest text of an error, in bytes.

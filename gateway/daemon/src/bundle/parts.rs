@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use switchyard_operator_api::{EventPage, StatusReport};
+use switchyard_operator_api::{REVISION, VERSION};
 use toml::{Table, Value};
 
 use super::BundleRequest;
@@ -10,8 +12,6 @@ use super::logs::{of_file, of_process, of_unit};
 use crate::channel::report;
 use crate::config::{self, Config, ContainerdMode, Sources};
 use crate::doctor::{self, DoctorRequest, FoundDaemon, LocalNode, NodeView, PROGRAM_DIRS};
-use crate::metrics::{REVISION, VERSION};
-use crate::status::{EventPage, StatusReport};
 
 /// The largest file of the kernel that is read, in bytes.
 const FILE_MAX: usize = 16 << 20;

@@ -12,12 +12,13 @@ use http::{Method, StatusCode};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use switchyard_operator_api::programs::ProgramView;
+use switchyard_operator_api::text::age;
+use switchyard_operator_api::{ConfigView, OperationView, RefusedReloadView, StatusReport};
 
 use super::watch::WatchArgs;
 use crate::channel::{self, RequestError};
-use crate::output::{Format, age, table};
-use crate::programs::ProgramView;
-use crate::status::{ConfigView, OperationView, RefusedReloadView, StatusReport};
+use crate::output::{Format, table};
 
 /// How long the daemon may take to answer: longer than any request may take there.
 const LIMIT: Duration = Duration::from_secs(35);

@@ -6,13 +6,14 @@ use clap::{Args, Subcommand};
 use http::Method;
 use jiff::Timestamp;
 use switchyard_core::id::LeaseToken;
+use switchyard_operator_api::text::{age, processors, short};
+use switchyard_operator_api::{
+    AmountView, ComputeView, DevicesView, ErrorView, HolderView, HostView, PluginView, PortView, SlotView,
+};
 
 use super::daemon::{DaemonError, ask, send};
 use super::watch::ListArgs;
-use crate::output::{Format, age, print, print_json, processors, short, table};
-use crate::status::{
-    AmountView, ComputeView, DevicesView, ErrorView, HolderView, HostView, PluginView, PortView, SlotView,
-};
+use crate::output::{Format, print, print_json, table};
 
 /// The placeholder of an empty column.
 const NOTHING: &str = "-";

@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
+use switchyard_operator_api::text::printable;
 
 use super::CliError;
 use crate::config::Sources;
 use crate::doctor::{self, DoctorReport, DoctorRequest, Finding, LocalNode, Severity};
-use crate::output::{Format, print, print_json, printable};
+use crate::output::{Format, print, print_json};
 
 /// What is looked at, and the output format.
 #[derive(Debug, Args)]

@@ -4,11 +4,12 @@ use std::io;
 
 use clap::Args;
 use http::Method;
+use switchyard_operator_api::text::short;
+use switchyard_operator_api::{EventPage, EventView};
 
 use super::daemon::{DaemonError, Target, parse, send};
 use super::watch::{OWNERS, Outage, passes};
-use crate::output::{Format, announce, print_error, short, table};
-use crate::status::{EventPage, EventView};
+use crate::output::{Format, announce, print_error, table};
 
 /// How long the daemon waits for an event before it answers, in seconds.
 const WAIT: u64 = 20;

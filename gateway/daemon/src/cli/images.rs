@@ -1,11 +1,12 @@
 //! `switchyard images`: the images of the node, with their holders and users.
 
 use jiff::Timestamp;
+use switchyard_operator_api::ImageView;
+use switchyard_operator_api::text::{age, short_digest, short_reference, size};
 
 use super::daemon::{DaemonError, ask};
 use super::watch::ListArgs;
-use crate::output::{age, short_digest, short_reference, size, table};
-use crate::status::ImageView;
+use crate::output::table;
 
 /// Lists images.
 pub(super) async fn images(args: &ListArgs) -> Result<(), DaemonError> {

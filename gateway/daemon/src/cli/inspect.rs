@@ -5,13 +5,14 @@ use std::process::ExitCode;
 use clap::Args;
 use http::{Method, StatusCode};
 use jiff::Timestamp;
+use switchyard_operator_api::text::{age, printable, size};
+use switchyard_operator_api::{
+    CommandView, ImageOfTaskView, InspectionView, MountView, ReservationView, UserView, WithheldValues,
+};
 
 use super::daemon::{DaemonError, Target, parse, send};
 use crate::channel::report;
-use crate::output::{Format, age, print, print_error, print_json, printable, size};
-use crate::status::{
-    CommandView, ImageOfTaskView, InspectionView, MountView, ReservationView, UserView, WithheldValues,
-};
+use crate::output::{Format, print, print_error, print_json};
 
 /// How many objects one command shows.
 const OBJECTS: usize = 100;

@@ -8,13 +8,14 @@ use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use switchyard_logkeeper::format::Stream;
 use switchyard_logkeeper::reader::{LogLocation, LogQuery, LogReader, ReadError, ReadWaiter};
+use switchyard_operator_api::TaskLogView;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::daemon::{DaemonError, Target, ask};
 use super::log_output::{LogPrinter, PrintError};
 use super::watch::AGAIN;
-use crate::status::TaskLogView;
+use crate::task_logs;
 
 /// The shortest and the longest pause before a follower looks for new output.
 const PAUSES: [Duration; 2] = [Duration::from_millis(25), Duration::from_millis(200)];
@@ -90,7 +91,7 @@ pub(super) async fn logs(args: &LogsArgs) -> Result<ExitCode, LogsError> {
     let view = find(&args.target, &args.task).await?;
     let task = format!("{} ({})", view.display_name, view.id);
     let reason = |reason| LogsError::None { task: task.clone(), reason };
-    let location = view.log.clone().location().map_err(reason)?;
+    let location = task_logs::location(view.log.clone()).map_err(reason)?;
     let is_plain = matches!(location, LogLocation::Plain { .. });
     if is_plain && (args.since.is_some() || args.timestamps) {
         return Err(LogsError::NoTimes(task));

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use switchyard_nomad::launcher::{self, COOKIE, End, HandshakeError, Launch, LaunchError, Role, SocketEnv};
+use switchyard_operator_api::VERSION;
 
 use crate::channel::report;
 use crate::config::{PathsConfig, nomad_socket};
 use crate::hclog;
-use crate::metrics::VERSION;
 use crate::output::{announce, print};
 use crate::telemetry::TelemetryError;
 

@@ -2,10 +2,10 @@
 
 use clap::Args;
 use http::Method;
+use switchyard_operator_api::PageLinkView;
 
 use super::daemon::{self, DaemonError, Target};
 use crate::output::{Format, print, print_error, print_json};
-use crate::status::PageLinkView;
 
 const PATH: &str = "/v1/page";
 

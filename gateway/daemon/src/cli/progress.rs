@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use switchyard_operator_api::OperationView;
+
 use super::daemon::{Socket, ask_socket};
 use crate::output::{can_show_progress, show_progress};
-use crate::status::OperationView;
 
 /// After how long a wait is told, and how often the text is renewed.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -66,8 +67,9 @@ fn steps_of(operations: &[OperationView], kind: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use switchyard_operator_api::StepView;
+
     use super::*;
-    use crate::status::StepView;
 
     fn operation(kind: &str, steps: &[&str]) -> OperationView {
         OperationView {

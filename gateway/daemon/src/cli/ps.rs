@@ -2,11 +2,12 @@
 
 use clap::Args;
 use jiff::Timestamp;
+use switchyard_operator_api::text::{age, short, short_reference};
+use switchyard_operator_api::{Objects, SandboxView, TaskView};
 
 use super::daemon::{DaemonError, ask};
 use super::watch::ListArgs;
-use crate::output::{age, short, short_reference, table};
-use crate::status::{Objects, SandboxView, TaskView};
+use crate::output::table;
 
 /// The states of sandboxes and tasks.
 const STATES: [&str; 10] = [

@@ -2,10 +2,10 @@
 
 use clap::{Args, ValueEnum};
 use http::{Method, StatusCode};
+use switchyard_operator_api::RestartReport;
 
 use super::daemon::{self, DaemonError, Target};
 use super::progress::waiting;
-use crate::managed::restart::RestartReport;
 use crate::output::{Format, print, print_json};
 
 /// The part to restart.

@@ -6,13 +6,11 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use http::{Method, StatusCode};
 use jiff::SignedDuration;
+use switchyard_operator_api::{Change, LevelView, Overridden, ReloadReport};
 
 use super::daemon::{self, DaemonError, Socket, Target};
 use super::progress::waiting;
-use crate::config::{Change, Overridden};
 use crate::output::{Format, print, print_json, table};
-use crate::reload::ReloadReport;
-use crate::telemetry::LevelView;
 
 /// The commands below `switchyard log`.
 #[derive(Debug, Subcommand)]
@@ -149,8 +147,9 @@ pub(super) async fn log(command: &LogCommand) -> Result<(), DaemonError> {
 
 #[cfg(test)]
 mod tests {
+    use switchyard_operator_api::Effect;
+
     use super::*;
-    use crate::config::Effect;
 
     #[test]
     fn a_time_needs_a_unit_and_a_second() {

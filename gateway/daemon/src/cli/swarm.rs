@@ -10,12 +10,13 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use http::{Method, StatusCode};
 use serde_json::json;
+use switchyard_operator_api::text::printable;
+use switchyard_operator_api::{DepartureView, SwarmView};
 use tokio::time::{Instant, sleep};
 
 use super::daemon::{self, DaemonError, Target};
 use super::progress::waiting;
-use crate::output::{Format, print, print_error, print_json, printable};
-use crate::status::{DepartureView, SwarmView};
+use crate::output::{Format, print, print_error, print_json};
 
 /// The largest file with a token that is read: several times the longest token.
 const TOKEN_MAX: u64 = 4096;

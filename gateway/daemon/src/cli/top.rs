@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use switchyard_operator_api::text::{short, size};
+use switchyard_operator_api::{ContainersView, TaskUsageView};
 use tokio::time::sleep;
 
 use super::daemon::{DaemonError, Target, ask};
 use super::watch::{OWNERS, Outage, passes};
-use crate::output::{
-    Format, announce, announce_json, draw, has_screen, print, print_json, short, size, table,
-};
-use crate::status::{ContainersView, TaskUsageView};
+use crate::output::{Format, announce, announce_json, draw, has_screen, print, print_json, table};
 
 /// The time between two readings. The daemon serves one reading for 5 s, so that a later one is never the same.
 const INTERVAL: Duration = Duration::from_millis(5100);
@@ -245,8 +244,9 @@ impl SortKey {
 
 #[cfg(test)]
 mod tests {
+    use switchyard_operator_api::SandboxTrafficView;
+
     use super::*;
-    use crate::status::SandboxTrafficView;
 
     fn task(id: &str, at_s: u64, cpu_ms: u64, read: u64) -> TaskUsageView {
         TaskUsageView {

@@ -4,11 +4,12 @@ use clap::{Args, Subcommand};
 use http::{Method, StatusCode};
 use jiff::Timestamp;
 use switchyard_core::spec::is_volume_name;
+use switchyard_operator_api::VolumeView;
+use switchyard_operator_api::text::{age, short};
 
 use super::daemon::{DaemonError, Target, ask, send};
 use super::watch::{ListArgs, OWNERS};
-use crate::output::{Format, age, print, print_json, short, table};
-use crate::status::VolumeView;
+use crate::output::{Format, print, print_json, table};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum VolumeCommand {

@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use switchyard_operator_api::{Change, Effect};
 use toml::{Table, Value};
 
 use super::document::Location;
-use super::effect::{Effect, is_runtime};
+use super::effect::{effect_of, is_runtime};
 use super::error::ConfigError;
 use super::load::path_of;
 use super::{Config, validate};
@@ -29,23 +30,6 @@ pub struct Effective {
     pub(super) values: Table,
     /// The sources of the values that are no tables.
     pub(super) origins: BTreeMap<Vec<String>, Location>,
-}
-
-/// A key whose value in the sources differs from the one in force.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
-    /// The key, dotted.
-    pub key: String,
-    /// When the new value takes effect.
-    pub effect: Effect,
-    /// Where the new value is set: a file with its line, a variable, a flag, or the default.
-    pub location: String,
-    /// The value in force before, if it is short; `None` if there was none, or it is a table or a list.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<String>,
-    /// The new value, likewise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
 }
 
 /// The result of a comparison.
@@ -74,7 +58,7 @@ impl Effective {
             if old == now {
                 continue;
             }
-            let effect = Effect::of(path, old.is_none(), now.is_none());
+            let effect = effect_of(path, old.is_none(), now.is_none());
             if effect == Effect::Reload {
                 effective.take(path, now, new);
             }

@@ -1,27 +1,8 @@
 //! When a change of a key takes effect: the one list, which `config.toml` repeats behind each key.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-
-/// When a change of a key in the files takes effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Effect {
-    /// With a reload of the configuration.
-    Reload,
-    /// With a restart of the daemon. Containers keep running.
-    Restart,
-    /// With a restart of the managed containerd. Containers keep running.
-    RestartContainerd,
-    /// With a restart of the logkeeper. Containers keep running.
-    RestartLogkeeper,
-    /// With a restart of the daemon on a node without containers: the daemon would not find or could not run
-    /// those that were created before.
-    EmptyNode,
-}
-
-use Effect::{EmptyNode, Reload, Restart, RestartContainerd, RestartLogkeeper};
+use switchyard_operator_api::Effect::{
+    self, EmptyNode, Reload, Restart, RestartContainerd, RestartLogkeeper,
+};
 
 /// Keys and sections with their effects; a longer path takes precedence over a section that it is in.
 const EFFECTS: &[(&str, Effect)] = &[
@@ -81,44 +62,17 @@ const FILES_OF_LISTENERS: &[&str] = &[
     "cri.streaming.tls_key",
 ];
 
-impl Effect {
-    /// The effect of a change of the key at this path, which may be a whole runtime. `is_added` and
-    /// `is_removed` tell that only one of both configurations sets it.
-    #[must_use]
-    pub fn of(path: &[String], is_added: bool, is_removed: bool) -> Self {
-        // A new runtime affects nothing that exists; another one may have containers.
-        if is_runtime(path) && is_added {
-            return Reload;
-        }
-        match path.join(".").as_str() {
-            // A listener starts or ceases to serve HTTPS, or to demand something of its clients, with a restart.
-            name if FILES_OF_LISTENERS.contains(&name) && (is_added || is_removed) => Restart,
-            name => by_section(name),
-        }
+/// The effect of a change of the key at this path, which may be a whole runtime. `is_added` and `is_removed` tell that
+/// only one of both configurations sets it.
+pub(super) fn effect_of(path: &[String], is_added: bool, is_removed: bool) -> Effect {
+    // A new runtime affects nothing that exists; another one may have containers.
+    if is_runtime(path) && is_added {
+        return Reload;
     }
-
-    /// The words that mark a key in `config.toml`.
-    #[must_use]
-    pub const fn words(self) -> &'static str {
-        match self {
-            Reload => "reload",
-            Restart => "restart",
-            RestartContainerd => "restart containerd",
-            RestartLogkeeper => "restart logkeeper",
-            EmptyNode => "empty node",
-        }
-    }
-}
-
-impl fmt::Display for Effect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Reload => "takes effect with a reload",
-            Restart => "takes effect with a restart of the daemon",
-            RestartContainerd => "takes effect with a restart of the daemon, and then of its containerd",
-            RestartLogkeeper => "takes effect with a restart of the logkeeper",
-            EmptyNode => "takes effect with a restart of the daemon, on a node without containers",
-        })
+    match path.join(".").as_str() {
+        // A listener starts or ceases to serve HTTPS, or to demand something of its clients, with a restart.
+        name if FILES_OF_LISTENERS.contains(&name) && (is_added || is_removed) => Restart,
+        name => by_section(name),
     }
 }
 
@@ -173,7 +127,7 @@ mod tests {
         let keys = documented();
         assert!(keys.len() >= 100, "{} keys were found", keys.len());
         for (key, words) in keys.iter().filter(|(key, _)| key != "version") {
-            assert_eq!(words, Effect::of(&path(key), false, false).words(), "{key}");
+            assert_eq!(words, effect_of(&path(key), false, false).words(), "{key}");
         }
     }
 
@@ -189,15 +143,15 @@ mod tests {
     #[test]
     fn only_an_added_runtime_is_reloaded_and_https_is_not_switched() {
         let runtime = path("containerd.runtimes.kata");
-        assert_eq!(Effect::of(&runtime, true, false), Reload);
-        assert_eq!(Effect::of(&runtime, false, true), Restart);
-        assert_eq!(Effect::of(&runtime, false, false), Restart);
+        assert_eq!(effect_of(&runtime, true, false), Reload);
+        assert_eq!(effect_of(&runtime, false, true), Restart);
+        assert_eq!(effect_of(&runtime, false, false), Restart);
         for file in FILES_OF_LISTENERS.iter().copied().map(path) {
-            assert_eq!(Effect::of(&file, false, false), Reload);
-            assert_eq!(Effect::of(&file, true, false), Restart);
-            assert_eq!(Effect::of(&file, false, true), Restart);
+            assert_eq!(effect_of(&file, false, false), Reload);
+            assert_eq!(effect_of(&file, true, false), Restart);
+            assert_eq!(effect_of(&file, false, true), Restart);
         }
-        assert_eq!(Effect::of(&path("images"), false, false), Reload);
-        assert_eq!(Effect::of(&path("imagesque"), false, false), Restart);
+        assert_eq!(effect_of(&path("images"), false, false), Reload);
+        assert_eq!(effect_of(&path("imagesque"), false, false), Restart);
     }
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use figment::error::{Actual, Kind};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
-use serde::{Deserialize, Serialize};
 use switchyard_node_files::{list, read_text};
+use switchyard_operator_api::Overridden;
 
 use super::change::{Effective, leaves};
 use super::document::{Document, Location};
@@ -62,17 +62,6 @@ pub struct Loaded {
     pub overridden: Vec<Overridden>,
     /// Values that are valid but probably not intended, each with its position.
     pub warnings: Vec<String>,
-}
-
-/// A value of a file that has no effect, because an environment variable or a flag sets the key too.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Overridden {
-    /// The key, dotted.
-    pub key: String,
-    /// The file and its line.
-    pub location: String,
-    /// The variable or the flag.
-    pub by: String,
 }
 
 /// The layers, the lowest first.

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use switchyard_containerd::advisories::{advisories, parse_version_output};
+use switchyard_operator_api::AdvisoryView;
 use toml::{Table, Value};
 
 use super::codes::runtime::{
@@ -13,7 +14,6 @@ use super::codes::runtime::{
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
 use crate::config::ContainerdMode;
-use crate::status::AdvisoryView;
 
 /// The namespace of containerd's own CRI plugin.
 const CRI_NAMESPACE: &str = "k8s.io";

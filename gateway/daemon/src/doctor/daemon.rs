@@ -3,6 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+use switchyard_operator_api::StatusReport;
+use switchyard_operator_api::VERSION;
+
 use super::codes::daemon::{
     ADMIN_EXPOSED, DAEMON_DOWN, FORMER_PROGRAM, NO_GROUP, OTHER_LOGKEEPER, OTHER_VERSION, PART_DOWN,
     SHARED_BY_INSTANCES, STALE_SOCKET,
@@ -11,8 +14,6 @@ use super::facts::{Facts, is_daemon, sources_of};
 use super::finding::{Finding, Severity};
 use super::view::FileKind;
 use crate::config::{Config, ContainerdMode};
-use crate::metrics::VERSION;
-use crate::status::StatusReport;
 
 /// How many other daemons are looked at.
 const DAEMONS_MAX: usize = 32;

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use switchyard_containerd::config::CgroupDriverChoice;
+
 use super::codes::orchestrators::{
     CGROUP_DRIVER, CRI_DISABLED, CRICTL, NO_PLUGIN_DIRECTORY, OTHER_RUNTIME, RUNTIME_SOCKET,
     STALE_RUNTIME_SOCKET, SWAP,
@@ -12,7 +14,6 @@ use super::finding::{Finding, Severity};
 use super::text::yaml_value;
 use super::view::FileKind;
 use crate::config::ContainerdMode;
-use switchyard_containerd::config::CgroupDriverChoice;
 
 /// Where kubeadm and most others put the configuration.
 const CONFIG: &str = "/var/lib/kubelet/config.yaml";

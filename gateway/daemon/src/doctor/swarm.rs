@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
+use switchyard_operator_api::SwarmView;
 
 use super::codes::orchestrators::{
     CERTIFICATE_ENDS, CLOCK_BESIDE_CERTIFICATE, DOCKERD_BESIDE, NO_SESSION, NOT_JOINED, WORKER_ENDED,
@@ -11,7 +12,6 @@ use super::codes::orchestrators::{
 use super::facts::Facts;
 use super::finding::Finding;
 use super::nomad::DOCKER_SOCKET;
-use crate::status::SwarmView;
 
 /// A certificate is renewed between half and four fifths of its time: with less of it left, that has failed. Of one that
 /// lives long, it is no worry until a week before its end.
@@ -73,7 +73,7 @@ fn certificate(swarm: &SwarmView, now: SystemTime) -> Option<Finding> {
         swarm.certificate_ends.as_deref().unwrap_or_default()
     );
     if now_seconds < begins || now_seconds >= ends {
-        let clock = crate::status::rfc3339(now);
+        let clock = switchyard_operator_api::text::rfc3339(now);
         return Some(Finding::new(
             &CLOCK_BESIDE_CERTIFICATE,
             format!("{valid}, and the clock shows {clock}"),

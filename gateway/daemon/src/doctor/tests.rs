@@ -5,15 +5,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use switchyard_operator_api::VERSION;
+use switchyard_operator_api::programs::ProgramView;
+use switchyard_operator_api::{ConfigView, DevicesView, PartView, StatusReport, SwarmView};
+
 use super::codes::{all, section};
 use super::{
     CommandError, CommandOutput, DiskSpace, DoctorReport, DoctorRequest, FileFacts, FileKind, Finding,
     NodeView, Severity, run,
 };
 use crate::config::{self, ConfigError, Loaded, Sources};
-use crate::metrics::VERSION;
-use crate::programs::ProgramView;
-use crate::status::{ConfigView, DevicesView, PartView, StatusReport, SwarmView};
 
 mod daemon;
 mod node;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::status::EventView;
+use switchyard_operator_api::EventView;
 
 /// How many events are kept.
 const EVENTS_MAX: usize = 10_000;

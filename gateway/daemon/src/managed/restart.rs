@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use switchyard_operator_api::RestartReport;
 use switchyard_process::ProcessId;
 use tokio::process::Command;
 use tokio::sync::watch;
@@ -71,17 +71,6 @@ struct Requests {
     started_after: u64,
     /// The process that the supervisor had before.
     before: Option<ProcessId>,
-}
-
-/// What a restart did, the answer to `POST /v1/restart/{part}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RestartReport {
-    /// The part.
-    pub part: String,
-    /// The process that ran before; `None` if none did.
-    pub before: Option<i32>,
-    /// The process that serves now.
-    pub after: i32,
 }
 
 /// Why a part was not restarted.

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use prometheus::{IntCounterVec, IntGaugeVec, Registry};
-
-use super::families::{counters, gauges};
-use crate::status::{
+use switchyard_operator_api::{
     AmountView, ComputeView, DevicesView, ExclusiveView, PortView, RefusalView, ReservedView,
 };
+
+use super::families::{counters, gauges};
 
 /// The value of the label `resource` for all host ports.
 const PORT: &str = "port";

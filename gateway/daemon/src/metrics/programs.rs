@@ -1,9 +1,9 @@
 //! The metric of processes whose program was replaced.
 
 use prometheus::{IntGaugeVec, Registry};
+use switchyard_operator_api::programs::ProgramView;
 
 use super::families::gauges;
-use crate::programs::ProgramView;
 
 #[derive(Debug)]
 pub(super) struct ProgramMetrics(IntGaugeVec);

@@ -1,8 +1,10 @@
 //! The node's part in a swarm, as a part of the daemon.
 
-use switchyard_swarm::{AgentReport, NodePhase, NodeStatus};
+use switchyard_operator_api::text::rfc3339;
+use switchyard_operator_api::{DepartureView, SwarmView};
+use switchyard_swarm::{AgentReport, Departure, DepartureCause, NodePhase, NodeStatus};
 
-use crate::status::{Condition, Part, rfc3339};
+use crate::status::{Condition, Part};
 
 /// The part; `None` while the node is in no swarm and does not try to join one. It is not needed: other orchestrators
 /// do not depend on it.
@@ -16,6 +18,52 @@ pub(super) fn part(status: &NodeStatus) -> Option<Part> {
         NodePhase::Ended { member: _, error } => Condition::Down(error.clone()),
     };
     Some(Part { name: "swarm", needed: false, condition })
+}
+
+/// The node's part in a swarm, for display.
+#[must_use]
+pub fn view(status: NodeStatus) -> SwarmView {
+    let problems = status.problems();
+    let NodeStatus { phase, since, sessions, failures, refusal: _ } = status;
+    let view = SwarmView {
+        since: rfc3339(since),
+        sessions,
+        session_failures: failures,
+        problems,
+        ..SwarmView::default()
+    };
+    let state = |state: &str| state.to_owned();
+    let of_member = |state: String, member: Option<switchyard_swarm::MemberName>| {
+        let (cluster, node) = member.map(|member| (member.cluster, member.node)).unzip();
+        SwarmView { state, cluster, node, ..view.clone() }
+    };
+    match phase {
+        NodePhase::NotJoined { departure } => {
+            SwarmView { state: state("not_joined"), departure: departure.map(departure_view), ..view }
+        }
+        NodePhase::Joining { error: _ } => SwarmView { state: state("joining"), ..view },
+        NodePhase::Member(report) => SwarmView {
+            state: state("member"),
+            cluster: Some(report.cluster),
+            node: Some(report.node),
+            manager: report.manager,
+            session_since: Some(rfc3339(report.since)),
+            certificate_begins: Some(rfc3339(report.certificate_begins)),
+            certificate_ends: Some(rfc3339(report.certificate_ends)),
+            ..view
+        },
+        NodePhase::Leaving(member) => of_member(state("leaving"), member),
+        NodePhase::Ended { member, error: _ } => of_member(state("ended"), member),
+    }
+}
+
+fn departure_view(departure: Departure) -> DepartureView {
+    let Departure { cluster, node, cause } = departure;
+    let cause = match cause {
+        DepartureCause::Left => "left",
+        DepartureCause::Removed => "removed",
+    };
+    DepartureView { cluster, node, cause: cause.to_owned() }
 }
 
 fn of_member(report: &AgentReport) -> Condition {

@@ -1,6 +1,6 @@
 //! What all pages have around their content.
 
-use crate::metrics::VERSION;
+use switchyard_operator_api::VERSION;
 
 /// The shortest and the longest time between two loads of a page, in seconds.
 const REFRESH_MIN: u64 = 5;

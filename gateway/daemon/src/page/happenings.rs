@@ -1,11 +1,11 @@
 //! Events, operations in flight, and the health of parts, as rows.
 
 use jiff::Timestamp;
+use switchyard_operator_api::text::age;
+use switchyard_operator_api::{EventView, OperationView, PartView};
 
 use super::text;
 use super::work::Tone;
-use crate::output::age;
-use crate::status::{EventView, OperationView, PartView};
 
 /// An event.
 #[derive(Debug, PartialEq, Eq)]

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use switchyard_operator_api::text::{processors, size};
+use switchyard_operator_api::{
+    AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, PortView, SlotView,
+};
+
 use super::text;
 use super::work::Tone;
-use crate::output::{processors, size};
-use crate::status::{AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, PortView, SlotView};
 
 /// How many rows each table of holders has.
 pub(super) const HOLDERS_MAX: usize = 200;
@@ -249,8 +252,9 @@ fn called<'a>(display_name: &'a str, name: &'a str) -> &'a str {
 
 #[cfg(test)]
 mod tests {
+    use switchyard_operator_api::ReservedView;
+
     use super::*;
-    use crate::status::ReservedView;
 
     #[test]
     fn what_is_left_of_the_node_is_told() {

@@ -5,6 +5,8 @@ use std::time::SystemTime;
 use askama::Template;
 use jiff::Timestamp;
 use switchyard_core::id::Owner;
+use switchyard_operator_api::text::age;
+use switchyard_operator_api::{DevicesView, EventView, Objects, OperationView, StatusReport, SwarmView};
 
 use super::frame::{Address, Frame};
 use super::happenings::{EventRow, OperationRow, PartRow};
@@ -12,8 +14,6 @@ use super::ledger::LedgerTables;
 use super::text;
 use super::usage::NodeUsage;
 use super::work::{Tone, WorkTable, tasks_by_owner};
-use crate::output::age;
-use crate::status::{DevicesView, EventView, Objects, OperationView, StatusReport, SwarmView};
 
 /// How many operations in flight are listed.
 const OPERATIONS_MAX: usize = 100;

@@ -3,6 +3,8 @@
 
 use askama::Template;
 use jiff::Timestamp;
+use switchyard_operator_api::text::{age, processors, size};
+use switchyard_operator_api::{EventView, InspectionView, MountView, OperationView, TaskView};
 
 use super::frame::{Address, Frame};
 use super::happenings::{EventRow, OperationRow};
@@ -11,8 +13,6 @@ use super::node::Fact;
 use super::text;
 use super::usage::NodeUsage;
 use super::work::{Tone, WorkRow, task_row};
-use crate::output::{age, processors, size};
-use crate::status::{EventView, InspectionView, MountView, OperationView, TaskView};
 
 /// How many mounts and tasks are listed.
 const ROWS_MAX: usize = 200;

@@ -1,10 +1,10 @@
 //! What everybody sees who reaches the admin address: health and counts, as the metrics have them.
 
 use askama::Template;
+use switchyard_operator_api::StatusReport;
 
 use super::frame::Frame;
 use super::happenings::PartRow;
-use crate::status::StatusReport;
 
 /// The page of somebody without a session.
 #[derive(Template)]

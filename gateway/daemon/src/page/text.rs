@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::output::is_invisible;
+use switchyard_operator_api::text::is_invisible;
 
 /// The longest name, in characters.
 pub(super) const NAME_MAX: usize = 200;

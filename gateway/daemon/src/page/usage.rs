@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use switchyard_core::state::TaskState;
+use switchyard_operator_api::text::size;
 
 use super::text;
-use crate::output::size;
-use crate::status::{ContainerReading, TaskUsage};
+use crate::container_metrics::{ContainerReading, TaskUsage};
 
 /// How far readings are apart at least, so that their difference means something.
 const APART: Duration = Duration::from_secs(2);

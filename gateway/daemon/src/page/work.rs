@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use switchyard_operator_api::text::{age, short_reference};
+use switchyard_operator_api::{Objects, SandboxView, TaskView};
 
 use super::text;
 use super::usage::NodeUsage;
-use crate::output::{age, short_reference};
-use crate::status::{Objects, SandboxView, TaskView};
 
 /// How many sandboxes a page lists.
 pub(super) const SANDBOXES_MAX: usize = 100;

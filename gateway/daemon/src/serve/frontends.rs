@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::Owner;
+use switchyard_operator_api::VERSION;
 use switchyard_streaming::Sessions;
 use tonic::service::Routes;
 use tonic::transport::Server;
@@ -20,7 +21,6 @@ use crate::config::Config;
 use crate::gate::GateLayer;
 use crate::layer::RpcLayer;
 use crate::listener::{GuardedListener, ListenError, OwnConnector, SocketFile, own_connections};
-use crate::metrics::VERSION;
 use crate::self_check::Question;
 use crate::wiring::{self, LiveSettings, Wiring};
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
+use switchyard_operator_api::LevelView;
+use switchyard_operator_api::text::rfc3339;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing_subscriber::filter::Targets;
 
 use crate::log_filter::{LevelError, parse_level};
-use crate::status::rfc3339;
 
 /// The handle to the level of this process's log. Clones share it.
 #[derive(Clone)]
@@ -36,18 +36,6 @@ struct TemporaryLevel {
     until: Instant,
     /// The same for display; the system's clock may be set meanwhile.
     until_time: SystemTime,
-}
-
-/// The level of the log, the content of `/v1/log/level`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LevelView {
-    /// The level in force.
-    pub level: String,
-    /// The configured level.
-    pub configured: String,
-    /// When a temporary level ends, as RFC 3339; `None` if the configured one is in force.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until: Option<String>,
 }
 
 impl fmt::Debug for LogLevel {

@@ -9,7 +9,7 @@ use http::Uri;
 use switchyard_core::trace::Sampler;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 
-use crate::metrics::VERSION;
+use switchyard_operator_api::VERSION;
 
 /// How long an export may take, unless the environment says it.
 const LIMIT: Duration = Duration::from_secs(10);

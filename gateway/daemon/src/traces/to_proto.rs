@@ -8,7 +8,7 @@ use switchyard_proto::opentelemetry::proto::common::v1 as common;
 use switchyard_proto::opentelemetry::proto::resource::v1 as resource;
 use switchyard_proto::opentelemetry::proto::trace::v1 as trace;
 
-use crate::metrics::VERSION;
+use switchyard_operator_api::VERSION;
 
 /// Who sends the spans, as every request says it.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use switchyard::metrics::VERSION;
+use switchyard_operator_api::VERSION;
 
 use crate::support::switchyard;
 

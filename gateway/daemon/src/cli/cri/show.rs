@@ -4,10 +4,11 @@ use std::process::ExitCode;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use switchyard_operator_api::text::{age, short, size};
 use switchyard_proto::cri::v1 as cri;
 
 use super::{Client, CriError, refused};
-use crate::output::{Format, age, print, print_json, short, size, table};
+use crate::output::{Format, print, print_json, table};
 
 impl Client {
     /// Shows the runtime's name and version.

@@ -1,7 +1,10 @@
 //! Tests of comparisons: what a reload applies, what waits, and what is refused.
 
+use switchyard_operator_api::Effect;
+
 use crate::config::tests::{Etc, env, flag};
-use crate::config::{Effect, Loaded, Reload, load};
+
+use crate::config::{Loaded, Reload, load};
 
 const BASE: &str = "version = 1\n[log]\nlevel = \"warn\"\n[cri]\nexec_drain_seconds = 20\n\
      [containerd.runtimes.kata]\ntype = \"io.containerd.kata.v2\"\n";

@@ -1,9 +1,10 @@
 //! 8xx: the daemon and its configuration.
 
+use switchyard_operator_api::RefusedReloadView;
+use switchyard_operator_api::{Change, Effect};
+
 use super::super::FoundDaemon;
 use super::*;
-use crate::config::{Change, Effect};
-use crate::status::RefusedReloadView;
 
 fn of_status(change: impl FnOnce(&mut StatusReport), expected: &[&str]) -> Vec<Finding> {
     check(|node| change(node.status.as_mut().unwrap()), expected)

@@ -1,7 +1,8 @@
 //! 4xx: a kubelet. 5xx: Nomad. 7xx: devices.
 
+use switchyard_operator_api::{GroupView, SlotView};
+
 use super::*;
-use crate::status::{GroupView, SlotView};
 
 const KUBELET: &str = "/var/lib/kubelet/config.yaml";
 

@@ -1,7 +1,8 @@
 //! 2xx: containerd and runtimes. 3xx: the network.
 
+use switchyard_operator_api::AdvisoryView;
+
 use super::*;
-use crate::status::AdvisoryView;
 
 const SOCKET: &str = "/run/containerd/containerd.sock";
 

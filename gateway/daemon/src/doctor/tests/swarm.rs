@@ -2,8 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
+use switchyard_operator_api::text::rfc3339;
+
 use super::*;
-use crate::status::rfc3339;
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -15,10 +15,11 @@ use http::{HeaderMap, Request, StatusCode};
 use parking_lot::Mutex;
 use switchyard::admin::Reach;
 use switchyard::config::ContainerMetrics;
-use switchyard::status::{ContainerReading, ContainersView, SandboxTraffic, TaskUsage};
+use switchyard::container_metrics::{ContainerReading, SandboxTraffic, TaskUsage};
 use switchyard_container_metrics::{Figures, Subject, samples};
 use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::{Error, Result};
+use switchyard_operator_api::ContainersView;
 use tokio::time::advance;
 use tower::ServiceExt as _;
 

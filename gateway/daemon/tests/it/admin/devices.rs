@@ -3,17 +3,19 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use http::{Method, StatusCode};
-use switchyard::status::{
-    AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
-    RefusalView, ReservedView, SlotView, StatusSource as _,
-};
+use switchyard::node::plugins;
+use switchyard::status::StatusSource as _;
 use switchyard_core::id::LeaseToken;
 use switchyard_device_host::{LastError, PluginReport, PluginState, Report};
+use switchyard_operator_api::{
+    AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
+    RefusalView, ReservedView, SlotView,
+};
 
 use super::{Pages, run};
 
 /// Two plugins, of which one has ended, and one that could not register.
-pub(super) fn plugins() -> Report {
+pub(super) fn reported() -> Report {
     let since = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let error = |text: &str| Some(LastError { at: since, text: text.into() });
     let gpu = PluginReport {
@@ -106,7 +108,7 @@ pub(super) fn shown() -> DevicesView {
                 display_name: String::new(),
             }],
         },
-        host: Some(plugins().into()),
+        host: Some(plugins::view(reported())),
         refusals: vec![RefusalView {
             owner: "kubernetes".into(),
             resource: "device".into(),

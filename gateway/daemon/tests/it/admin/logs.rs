@@ -1,8 +1,8 @@
 //! The page that tells where the log of a task is.
 
 use http::StatusCode;
-use switchyard::status::{LogView, TaskLogView};
 use switchyard_core::{Error, Result};
+use switchyard_operator_api::{LogView, TaskLogView};
 
 use super::Pages;
 

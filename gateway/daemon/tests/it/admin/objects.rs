@@ -5,8 +5,8 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use http::StatusCode;
-use switchyard::status::{DevicesView, Disclosure, ImageView, InspectionView, Objects};
 use switchyard_core::Error;
+use switchyard_operator_api::{DevicesView, Disclosure, ImageView, InspectionView, Objects};
 
 use super::{Pages, down, part, run, up};
 use crate::support::exe;

@@ -12,10 +12,10 @@ use http::header::{ALLOW, CONTENT_SECURITY_POLICY, COOKIE, HOST, REFRESH, SET_CO
 use http::{HeaderMap, Method, Request, StatusCode};
 use parking_lot::Mutex;
 use switchyard::admin::Reach;
-use switchyard::status::{
+use switchyard_core::operation::Caller;
+use switchyard_operator_api::{
     InspectionView, LogView, Objects, PageLinkView, SandboxView, TaskLogView, TaskView,
 };
-use switchyard_core::operation::Caller;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 use tower::ServiceExt as _;

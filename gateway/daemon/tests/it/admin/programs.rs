@@ -1,7 +1,7 @@
 //! Tests of the pages about replaced programs, and of restarts on request.
 
 use http::{Method, StatusCode};
-use switchyard::managed::restart::RestartReport;
+use switchyard_operator_api::RestartReport;
 
 use super::{Pages, run};
 

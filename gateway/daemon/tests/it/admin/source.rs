@@ -6,18 +6,20 @@ use std::sync::OnceLock;
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use switchyard::managed::restart::{RestartError, RestartReport};
-use switchyard::programs::ProgramView;
-use switchyard::status::{
-    ContainerReading, DevicesView, Disclosure, ImageView, InspectionView, Objects, Part, SandboxView,
-    StatusSource, TaskLogView, VolumeView,
-};
+use switchyard::container_metrics::ContainerReading;
+use switchyard::managed::restart::RestartError;
+use switchyard::status::{Part, StatusSource};
 use switchyard_core::Error;
 use switchyard_core::backend::Advisory;
 use switchyard_core::gateway::PullsByResult;
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
+use switchyard_operator_api::RestartReport;
+use switchyard_operator_api::programs::ProgramView;
+use switchyard_operator_api::{
+    DevicesView, Disclosure, ImageView, InspectionView, Objects, SandboxView, TaskLogView, VolumeView,
+};
 use switchyard_swarm::SwarmNode;
 
 use super::{containers, devices, logs, objects, page, volumes};
@@ -67,7 +69,7 @@ impl StatusSource for Fake {
     }
 
     fn plugins(&self) -> Option<switchyard_device_host::Report> {
-        Some(devices::plugins())
+        Some(devices::reported())
     }
 
     fn count_streaming(&self) -> Vec<(&'static str, u64)> {

@@ -6,11 +6,11 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde_json::json;
 use switchyard::channel;
-use switchyard::status::SwarmView;
 use switchyard_core::gateway::{Gateway, Limits as GatewayLimits};
 use switchyard_core::id::Owner;
 use switchyard_core::operation::Operations;
 use switchyard_fake::Fake as FakeBackend;
+use switchyard_operator_api::SwarmView;
 use switchyard_swarm::{
     Changes, Executor, MakeExecutor, MemberName, NodeFacts, NodeParts, Reports, SwarmNode,
 };

@@ -1,9 +1,9 @@
 //! The named volumes of the node.
 
 use http::{Method, StatusCode};
-use switchyard::status::VolumeView;
 use switchyard_core::Error;
 use switchyard_core::id::Owner;
+use switchyard_operator_api::VolumeView;
 
 use super::{Pages, run};
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use switchyard_core::backend::NamedVolume;
 
-use super::rfc3339;
+use crate::text::rfc3339;
 
 /// A named volume, for display.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,17 +1,16 @@
-//! One reading of the running containers: the samples of their metrics, and the counters that `switchyard top`
-//! shows, as `/v1/containers` answers them.
+//! One reading of the running containers: the samples of their metrics, and the counters that `switchyard top` shows.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
 use switchyard_container_metrics::Figures;
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::names::Names;
 use switchyard_core::spec::MemoryLimit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics};
 use switchyard_core::table::{Sandbox, Task};
+use switchyard_operator_api::{ContainersView, SandboxTrafficView, TaskUsageView};
 
 /// A reading of all running containers.
 #[derive(Debug)]
@@ -54,60 +53,28 @@ pub struct SandboxTraffic {
     pub sent_bytes: u64,
 }
 
-/// A reading, for display: counters since the start of each task. A share of time or a rate is the difference of
-/// two readings.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContainersView {
-    /// When it ended, in nanoseconds since 1970.
-    pub at_unix_ns: u64,
-    /// The running tasks, by owner and name.
-    pub tasks: Vec<TaskUsageView>,
-}
+// === impl ContainerReading ===
 
-/// The counters of a running task, for display. What was not measured is absent.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskUsageView {
-    /// Its id.
-    pub id: String,
-    /// Who made it.
-    pub owner: String,
-    /// What its owner's users call it, on one line.
-    pub display_name: String,
-    /// When its processor time was read, in nanoseconds since 1970.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu_at_unix_ns: Option<u64>,
-    /// Processor time that it has used, in nanoseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu_ns: Option<u64>,
-    /// Memory in its working set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory_bytes: Option<u64>,
-    /// The limit of its memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory_limit_bytes: Option<u64>,
-    /// Bytes read from block devices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub read_bytes: Option<u64>,
-    /// Bytes written to block devices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub written_bytes: Option<u64>,
-    /// Processes and threads.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pids: Option<u64>,
-    /// The traffic of its sandbox, which its tasks share; absent with the host's network.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub network: Option<SandboxTrafficView>,
-}
-
-/// The traffic of a sandbox, for display.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SandboxTrafficView {
-    /// The sandbox's id.
-    pub sandbox: String,
-    /// Bytes received.
-    pub received_bytes: u64,
-    /// Bytes sent.
-    pub sent_bytes: u64,
+impl ContainerReading {
+    /// The counters for display, of one owner or of all.
+    #[must_use]
+    pub fn view(
+        &self,
+        owner: Option<Owner>,
+        names: impl Fn(&Sandbox, Option<&Task>) -> Names,
+    ) -> ContainersView {
+        let traffic: HashMap<SandboxId, &SandboxTraffic> =
+            self.traffic.iter().map(|traffic| (traffic.sandbox, traffic)).collect();
+        let wanted =
+            self.tasks.iter().filter(|usage| owner.is_none_or(|owner| usage.task.meta.owner == owner));
+        let view = |usage: &TaskUsage| {
+            let names = names(&usage.sandbox, Some(&usage.task));
+            usage.view(&names, traffic.get(&usage.sandbox.id).copied())
+        };
+        let mut tasks: Vec<_> = wanted.map(view).collect();
+        tasks.sort_by(|a, b| (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id)));
+        ContainersView { at_unix_ns: unix_ns(self.at), tasks }
+    }
 }
 
 // === impl TaskUsage ===
@@ -169,30 +136,6 @@ impl SandboxTraffic {
             traffic.sent_bytes = traffic.sent_bytes.saturating_add(interface.tx_bytes);
         }
         traffic
-    }
-}
-
-// === impl ContainersView ===
-
-impl ContainersView {
-    /// The view of a reading, of one owner or of all.
-    #[must_use]
-    pub fn of(
-        reading: &ContainerReading,
-        owner: Option<Owner>,
-        names: impl Fn(&Sandbox, Option<&Task>) -> Names,
-    ) -> Self {
-        let traffic: HashMap<SandboxId, &SandboxTraffic> =
-            reading.traffic.iter().map(|traffic| (traffic.sandbox, traffic)).collect();
-        let wanted =
-            reading.tasks.iter().filter(|usage| owner.is_none_or(|owner| usage.task.meta.owner == owner));
-        let view = |usage: &TaskUsage| {
-            let names = names(&usage.sandbox, Some(&usage.task));
-            usage.view(&names, traffic.get(&usage.sandbox.id).copied())
-        };
-        let mut tasks: Vec<_> = wanted.map(view).collect();
-        tasks.sort_by(|a, b| (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id)));
-        Self { at_unix_ns: unix_ns(reading.at), tasks }
     }
 }
 

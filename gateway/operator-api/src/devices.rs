@@ -9,7 +9,7 @@ use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::ledger::{Compute, GroupReport, PortHolder, SlotHolder, SlotReport};
 use switchyard_core::spec::Reserved;
 
-use super::HostView;
+use crate::plugins::HostView;
 
 /// Devices and host ports, with their holders.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -183,9 +183,9 @@ pub struct RefusalView {
 // === impl DevicesView ===
 
 impl DevicesView {
-    /// Converts the report of the ledger, and that of the registration host if there is one.
+    /// Converts the report of the ledger; `host` is the registration host, if there is one.
     #[must_use]
-    pub fn of(report: &LedgerReport, plugins: Option<switchyard_device_host::Report>) -> Self {
+    pub fn of(report: &LedgerReport, host: Option<HostView>) -> Self {
         let devices = report.devices.report();
         let mut ports: Vec<PortView> =
             report.ports.iter().flat_map(|(id, holder)| ports_of(*id, holder)).collect();
@@ -204,7 +204,7 @@ impl DevicesView {
             slots: devices.slots.into_iter().map(Into::into).collect(),
             ports,
             compute: ComputeView::of(&report.compute),
-            host: plugins.map(Into::into),
+            host,
             refusals: refusals.collect(),
         }
     }

@@ -13,7 +13,7 @@ const NAME_MAX: usize = 4096;
 
 /// The id of a sandbox or task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ObjectId {
+pub(crate) enum ObjectId {
     /// A sandbox.
     Sandbox(SandboxId),
     /// A task, and the sandbox that it belongs to.
@@ -22,7 +22,7 @@ pub enum ObjectId {
 
 /// An object that can be meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// Its id.
     pub id: ObjectId,
     /// Its owner.
@@ -39,7 +39,7 @@ pub struct Candidate {
 
 /// What happens if several objects are meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OfSeveral {
+pub(crate) enum OfSeveral {
     /// They are listed in an error.
     Refused,
     /// Of several under one name, the newest is meant, such as the latest attempt of a container. Several whose ids
@@ -76,7 +76,7 @@ impl Candidate {
 /// # Errors
 /// `InvalidArgument` for a text that can name nothing; `NotFound`; `FailedPrecondition` if several objects are
 /// meant, which are listed.
-pub fn select(candidates: &[Candidate], name: &str, of_several: OfSeveral) -> Result<usize> {
+pub(crate) fn select(candidates: &[Candidate], name: &str, of_several: OfSeveral) -> Result<usize> {
     if name.is_empty() || name.len() > NAME_MAX {
         let why = format!("it has {} bytes, and can have from 1 to {NAME_MAX}", name.len());
         return Err(Error::invalid("name", why));

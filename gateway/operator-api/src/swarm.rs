@@ -1,9 +1,6 @@
 //! The node's part in a swarm, for display.
 
 use serde::{Deserialize, Serialize};
-use switchyard_swarm::{Departure, DepartureCause, NodePhase, NodeStatus};
-
-use super::time::rfc3339;
 
 /// The content of `/v1/swarm` and `switchyard swarm status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,47 +47,4 @@ pub struct DepartureView {
     pub node: String,
     /// `left` or `removed`.
     pub cause: String,
-}
-
-impl From<NodeStatus> for SwarmView {
-    fn from(status: NodeStatus) -> Self {
-        let problems = status.problems();
-        let NodeStatus { phase, since, sessions, failures, refusal: _ } = status;
-        let view =
-            Self { since: rfc3339(since), sessions, session_failures: failures, problems, ..Self::default() };
-        let state = |state: &str| state.to_owned();
-        let of_member = |state: String, member: Option<switchyard_swarm::MemberName>| {
-            let (cluster, node) = member.map(|member| (member.cluster, member.node)).unzip();
-            Self { state, cluster, node, ..view.clone() }
-        };
-        match phase {
-            NodePhase::NotJoined { departure } => {
-                Self { state: state("not_joined"), departure: departure.map(Into::into), ..view }
-            }
-            NodePhase::Joining { error: _ } => Self { state: state("joining"), ..view },
-            NodePhase::Member(report) => Self {
-                state: state("member"),
-                cluster: Some(report.cluster),
-                node: Some(report.node),
-                manager: report.manager,
-                session_since: Some(rfc3339(report.since)),
-                certificate_begins: Some(rfc3339(report.certificate_begins)),
-                certificate_ends: Some(rfc3339(report.certificate_ends)),
-                ..view
-            },
-            NodePhase::Leaving(member) => of_member(state("leaving"), member),
-            NodePhase::Ended { member, error: _ } => of_member(state("ended"), member),
-        }
-    }
-}
-
-impl From<Departure> for DepartureView {
-    fn from(departure: Departure) -> Self {
-        let Departure { cluster, node, cause } = departure;
-        let cause = match cause {
-            DepartureCause::Left => "left",
-            DepartureCause::Removed => "removed",
-        };
-        Self { cluster, node, cause: cause.to_owned() }
-    }
 }

@@ -1,9 +1,6 @@
 //! Vendors' device plugins, as `/v1/devices` shows them.
 
 use serde::{Deserialize, Serialize};
-use switchyard_device_host::{LastError, PluginReport, Report};
-
-use super::rfc3339;
 
 /// The registration host of vendors' device plugins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,35 +39,4 @@ pub struct ErrorView {
     pub at: String,
     /// The error.
     pub error: String,
-}
-
-impl From<Report> for HostView {
-    fn from(Report { fault, plugins, refused, failures: _ }: Report) -> Self {
-        Self {
-            fault,
-            plugins: plugins.into_iter().map(Into::into).collect(),
-            last_refused: refused.map(Into::into),
-        }
-    }
-}
-
-impl From<PluginReport> for PluginView {
-    fn from(report: PluginReport) -> Self {
-        let PluginReport { resource, endpoint, state, since, devices, healthy, last_error } = report;
-        Self {
-            resource,
-            endpoint,
-            state: state.as_str().to_owned(),
-            since: rfc3339(since),
-            devices,
-            healthy,
-            last_error: last_error.map(Into::into),
-        }
-    }
-}
-
-impl From<LastError> for ErrorView {
-    fn from(LastError { at, text }: LastError) -> Self {
-        Self { at: rfc3339(at), error: text }
-    }
 }

@@ -15,7 +15,7 @@ use switchyard_core::spec::{LeaseClaim, Meta, Reserved, Resources};
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task};
 
-use super::rfc3339;
+use crate::text::rfc3339;
 
 mod budget;
 mod spec;

@@ -1,10 +1,11 @@
 //! Operations in flight, as `/v1/operations` shows them.
 
 use serde::{Deserialize, Serialize};
+use switchyard_core::names::Names;
 use switchyard_core::operation::OperationInFlight;
+use switchyard_core::spec::Meta;
 
-use super::rfc3339;
-use crate::wiring;
+use crate::text::rfc3339;
 
 /// An operation in flight.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,13 +43,13 @@ pub struct StepView {
     pub seconds: f64,
 }
 
-impl From<OperationInFlight> for OperationView {
-    fn from(operation: OperationInFlight) -> Self {
+impl OperationView {
+    /// The view of an operation; `name` gives what people call the object that it changes.
+    #[must_use]
+    pub fn of(operation: OperationInFlight, name: impl Fn(&Meta, Option<&Meta>) -> Names) -> Self {
         let OperationInFlight { number, kind, owner, subject, caller, began_at, age, steps } = operation;
-        let name = subject
-            .sandbox_meta
-            .as_deref()
-            .map(|sandbox| wiring::names_in_record(sandbox, subject.task_meta.as_deref()).to_string());
+        let sandbox = subject.sandbox_meta.as_deref();
+        let name = sandbox.map(|sandbox| name(sandbox, subject.task_meta.as_deref()).to_string());
         let words: Vec<_> = [name, subject.argument].into_iter().flatten().collect();
         let caller = caller.map(|caller| match caller.pid {
             Some(pid) => format!("{} ({pid})", caller.listener),

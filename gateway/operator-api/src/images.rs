@@ -8,7 +8,7 @@ use switchyard_core::id::Owner;
 use switchyard_core::image::{Image, Right};
 use switchyard_core::table::Task;
 
-use super::rfc3339;
+use crate::text::rfc3339;
 
 /// How many tasks an image is shown with.
 const TASKS: usize = 100;

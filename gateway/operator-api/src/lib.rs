@@ -1,0 +1,61 @@
+//! What the daemon answers to the person who runs the node: the types of its HTTP API, and the text of ages and sizes.
+//!
+//! The daemon makes these types from its objects, and the command line, the status page and the doctor show them. The
+//! API is served on the unix socket of the administrator; `docs/command-line.md` has the commands that call it.
+//!
+//! | request | type |
+//! |---|---|
+//! | `/statusz` | [`StatusReport`] |
+//! | `/v1/objects`, `/v1/inspect`, `/v1/tasks/log` | [`Objects`], [`InspectionView`], [`TaskLogView`] |
+//! | `/v1/containers` | [`ContainersView`] |
+//! | `/v1/devices`, `/v1/images`, `/v1/volumes` | [`DevicesView`], [`ImageView`]s, [`VolumeView`]s |
+//! | `/v1/swarm` | [`SwarmView`] |
+//! | `/v1/operations`, `/v1/events` | [`OperationView`]s, [`EventPage`] |
+//! | `POST /v1/config/reload`, `/v1/log/level` | [`ReloadReport`], [`LevelView`] |
+//! | `POST /v1/page`, `POST /v1/restart/{part}` | [`PageLinkView`], [`RestartReport`] |
+//!
+//! # Compatibility
+//! The daemon and a command may be of different versions. A field that was added later has a default, and a field that is
+//! not known is ignored.
+
+mod config;
+mod containers;
+mod devices;
+mod events;
+mod images;
+mod inspection;
+mod logs;
+mod objects;
+mod operations;
+mod page;
+mod plugins;
+pub mod programs;
+mod restart;
+mod status;
+mod swarm;
+pub mod text;
+mod version;
+mod volumes;
+
+pub use config::{Change, ConfigView, Effect, LevelView, Overridden, RefusedReloadView, ReloadReport};
+pub use containers::{ContainersView, SandboxTrafficView, TaskUsageView};
+pub use devices::{
+    AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
+    RefusalView, ReservedView, SlotView,
+};
+pub use events::{EventPage, EventView};
+pub use images::{ImageUserView, ImageView};
+pub use inspection::{
+    CommandView, Disclosure, ImageOfTaskView, Inspected, InspectionView, LeaseView, MountView, NetworkView,
+    ReservationView, SecurityView, UserView, WithheldValues,
+};
+pub use logs::{LogView, TaskLogView};
+pub use objects::{Objects, SandboxView, TaskView};
+pub use operations::{OperationView, StepView};
+pub use page::PageLinkView;
+pub use plugins::{ErrorView, HostView, PluginView};
+pub use restart::RestartReport;
+pub use status::{AdvisoryView, CountView, PartView, StatusReport, count_views};
+pub use swarm::{DepartureView, SwarmView};
+pub use version::{REVISION, VERSION};
+pub use volumes::VolumeView;

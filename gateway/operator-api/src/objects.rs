@@ -1,0 +1,153 @@
+//! All sandboxes and tasks of the node, as `/v1/objects` answers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use switchyard_core::id::{Owner, SandboxId};
+use switchyard_core::names::Names;
+use switchyard_core::state::TaskState;
+use switchyard_core::table::{Sandbox, Task};
+
+use crate::text::rfc3339;
+
+/// All sandboxes and tasks of the node, the content of `/v1/objects`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Objects {
+    /// Sandboxes.
+    pub sandboxes: Vec<SandboxView>,
+    /// Tasks.
+    pub tasks: Vec<TaskView>,
+}
+
+/// A sandbox, for display.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxView {
+    /// Its id.
+    pub id: String,
+    /// Who made it.
+    pub owner: String,
+    /// Under which name, as its owner requested it.
+    pub name: String,
+    /// What its owner's users call it, on one line.
+    #[serde(default)]
+    pub display_name: String,
+    /// Its names, by label: its pod, job or the like.
+    #[serde(default)]
+    pub names: BTreeMap<String, String>,
+    /// Its state, in one word.
+    pub state: String,
+    /// Its runtime handler; empty for the default.
+    pub handler: String,
+    /// Its addresses, the primary one first.
+    pub ips: Vec<IpAddr>,
+    /// When it was asked for, as RFC 3339.
+    pub created_at: String,
+}
+
+/// A task, for display.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskView {
+    /// Its id.
+    pub id: String,
+    /// The sandbox it belongs to.
+    pub sandbox: String,
+    /// Who made it.
+    pub owner: String,
+    /// Under which name, as its owner requested it.
+    pub name: String,
+    /// What its owner's users call it, on one line.
+    #[serde(default)]
+    pub display_name: String,
+    /// Its names, by label: its container, task or the like.
+    #[serde(default)]
+    pub names: BTreeMap<String, String>,
+    /// Its state, in one word.
+    pub state: String,
+    /// Its image.
+    pub image: String,
+    /// The pid of its main process, while it runs.
+    pub pid: Option<u32>,
+    /// Its exit code, if it has exited.
+    pub exit_code: Option<i32>,
+    /// When it was asked for, as RFC 3339.
+    pub created_at: String,
+}
+
+impl Objects {
+    /// The view of these objects, in the order in which people look for them. `names` gives the names of a
+    /// sandbox, or of a task in it.
+    #[must_use]
+    pub fn of(
+        sandboxes: &[Arc<Sandbox>],
+        tasks: &[Arc<Task>],
+        names: impl Fn(&Sandbox, Option<&Task>) -> Names,
+    ) -> Self {
+        let by_id: HashMap<SandboxId, &Arc<Sandbox>> =
+            sandboxes.iter().map(|sandbox| (sandbox.id, sandbox)).collect();
+        let names_of_task = |task: &Task| match by_id.get(&task.sandbox) {
+            Some(sandbox) => names(sandbox, Some(task)),
+            // The sandbox was removed while the lists were made.
+            None => Names::new(&task.meta.name),
+        };
+        let mut sandboxes: Vec<_> =
+            sandboxes.iter().map(|sandbox| sandbox_view(sandbox, &names(sandbox, None))).collect();
+        let mut tasks: Vec<_> = tasks.iter().map(|task| task_view(task, &names_of_task(task))).collect();
+        sandboxes.sort_by(|a, b| (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id)));
+        tasks.sort_by(|a, b| (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id)));
+        Self { sandboxes, tasks }
+    }
+
+    /// Those of one owner.
+    #[must_use]
+    pub fn of_owner(mut self, owner: Owner) -> Self {
+        self.sandboxes.retain(|sandbox| sandbox.owner == owner.as_str());
+        self.tasks.retain(|task| task.owner == owner.as_str());
+        self
+    }
+}
+
+fn sandbox_view(sandbox: &Sandbox, names: &Names) -> SandboxView {
+    SandboxView {
+        id: sandbox.id.to_string(),
+        owner: sandbox.meta.owner.to_string(),
+        name: sandbox.meta.name.clone(),
+        display_name: names.to_string(),
+        names: names_view(names),
+        state: sandbox.state.as_str().into(),
+        handler: sandbox.handler.clone(),
+        ips: sandbox.details.ips.clone(),
+        created_at: rfc3339(sandbox.meta.created_at),
+    }
+}
+
+fn names_view(names: &Names) -> BTreeMap<String, String> {
+    names.iter().map(|(label, value)| (label.to_owned(), value.to_owned())).collect()
+}
+
+fn task_view(task: &Task, names: &Names) -> TaskView {
+    let (pid, exit_code) = match &task.state {
+        TaskState::Running { pid, .. } | TaskState::Stopping { pid, .. } => (Some(*pid), None),
+        TaskState::Exited { exit, .. } | TaskState::Removing { exit: Some(exit), .. } => {
+            (None, Some(exit.code))
+        }
+        TaskState::Created
+        | TaskState::Starting
+        | TaskState::Unattended
+        | TaskState::Removing { exit: None, .. } => (None, None),
+    };
+    TaskView {
+        id: task.id.to_string(),
+        sandbox: task.sandbox.to_string(),
+        owner: task.meta.owner.to_string(),
+        name: task.meta.name.clone(),
+        display_name: names.to_string(),
+        names: names_view(names),
+        state: task.state.as_str().into(),
+        image: task.details.image_ref.clone(),
+        pid,
+        exit_code,
+        created_at: rfc3339(task.meta.created_at),
+    }
+}

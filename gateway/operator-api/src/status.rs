@@ -1,0 +1,96 @@
+//! The status of the daemon, as `/statusz` answers.
+
+use serde::{Deserialize, Serialize};
+use switchyard_core::backend::Advisory;
+use switchyard_core::table::Counts;
+
+use crate::config::ConfigView;
+use crate::programs::ProgramView;
+
+/// The content of `/statusz` and `switchyard status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// The build's version.
+    pub version: String,
+    /// The build's source revision.
+    pub revision: String,
+    /// The daemon's process id; on the unix socket only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// When the daemon started, as RFC 3339.
+    pub started_at: String,
+    /// Whether all needed parts work.
+    pub ready: bool,
+    /// The parts.
+    pub parts: Vec<PartView>,
+    /// Sandboxes by owner and state.
+    pub sandboxes: Vec<CountView>,
+    /// Tasks by owner and state.
+    pub tasks: Vec<CountView>,
+    /// The number of images; `None` if they cannot be counted now.
+    pub images: Option<u64>,
+    /// Programs whose versions have known vulnerabilities, for information; only version numbers are
+    /// compared.
+    #[serde(default)]
+    pub advisories: Vec<AdvisoryView>,
+    /// The state of the configuration; on the unix socket only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<ConfigView>,
+    /// The processes and whether their programs were replaced; on the unix socket only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<ProgramView>,
+}
+
+/// Known vulnerabilities of a program, for display.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdvisoryView {
+    /// The name of the program.
+    pub program: String,
+    /// Its version, as the program reports it.
+    pub version: String,
+    /// The names of the vulnerabilities.
+    pub ids: Vec<String>,
+}
+
+impl From<Advisory> for AdvisoryView {
+    fn from(Advisory { program, version, ids }: Advisory) -> Self {
+        Self { program, version, ids }
+    }
+}
+
+/// A part, for display.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartView {
+    /// Its name, one word.
+    pub name: String,
+    /// Whether it works.
+    pub up: bool,
+    /// Whether the node is not ready without it.
+    pub needed: bool,
+    /// Its description, or why it does not work; on the unix socket only.
+    pub detail: String,
+}
+
+/// How many objects an owner has in one state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountView {
+    /// The owner.
+    pub owner: String,
+    /// The state.
+    pub state: String,
+    /// How many.
+    pub count: u64,
+}
+
+/// The counts as a list, ordered by owner and state.
+#[must_use]
+pub fn count_views(counts: &Counts) -> Vec<CountView> {
+    counts
+        .iter()
+        .map(|((owner, state), count)| CountView {
+            owner: owner.to_string(),
+            state: (*state).into(),
+            count: *count,
+        })
+        .collect()
+}
