@@ -28,7 +28,7 @@
 //! | `/v1/config` | the configuration in force as TOML, with `?origin` the source of each value; on the unix socket only |
 //! | `POST /v1/config/reload` | reloads the configuration: a [`ReloadReport`](crate::reload::ReloadReport) as JSON, or 422 with what is wrong; on the unix socket only |
 //! | `POST /v1/restart/{part}` | restarts containerd or the logkeeper: a [`RestartReport`](switchyard_operator_api::RestartReport) as JSON; on the unix socket only |
-//! | `/v1/log/level` | [`LevelView`](crate::telemetry::LevelView) as JSON; on the unix socket only |
+//! | `/v1/log/level` | [`LevelView`](switchyard_operator_api::LevelView) as JSON; on the unix socket only |
 //! | `PUT /v1/log/level?level=…&for=…` | sets a level for so many seconds; on the unix socket only |
 //! | `DELETE /v1/log/level` | puts the configured level in force; on the unix socket only |
 //!
@@ -67,9 +67,9 @@ use axum::routing::{delete, get, post};
 use switchyard_core::Error;
 use switchyard_core::id::LeaseToken;
 use switchyard_core::operation::{Caller, OperationKind, Subject};
+use switchyard_linux::report;
 use switchyard_operator_api::VERSION;
 
-use crate::channel::report;
 use crate::managed::restart::RestartError;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, NodeCounts};
 use crate::status::Part;

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use switchyard_core::operation::{EndedOperation, OperationKind};
 use switchyard_core::reload::Reloadable;
 
-use crate::config::{AuditConfig, AuditTarget};
-use crate::log_pace::LogPace;
+use switchyard_config::{AuditConfig, AuditTarget};
+use switchyard_telemetry::LogPace;
 
 mod line;
 mod sink;

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::Sources;
+use switchyard_config::Sources;
+
 use crate::doctor::{redact, within};
 
 mod archive;

@@ -129,20 +129,3 @@ async fn exchange(
         Err(error) = connection => Err(fail(error)),
     }
 }
-
-/// The message of an error and those of all its causes, joined by `: `.
-#[must_use]
-pub fn report(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        // Some libraries repeat the cause in their own message.
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        next = cause.source();
-    }
-    text
-}

@@ -5,19 +5,20 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use switchyard_config as config;
+use switchyard_config::{ConfigError, DEFAULT_FILE, DOCUMENTED, Sources};
+use switchyard_linux::report;
 use switchyard_nomad::launcher::COOKIE;
 use switchyard_operator_api::{REVISION, VERSION};
+use switchyard_telemetry::{self as telemetry, TraceSettings};
 use tokio::runtime::Runtime;
 
-use crate::channel::report;
-use crate::config::{self, ConfigError, DEFAULT_FILE, DOCUMENTED, Sources};
 use crate::detach::{self, ALREADY_RUNNING, Detach, DetachError};
 use crate::lock::DirLocks;
 use crate::output::{Format, print, print_error, print_json};
 use crate::serve::ServeError;
 use crate::shutdown::Shutdown;
-use crate::traces::TraceSettings;
-use crate::{serve, service_manager, telemetry};
+use crate::{serve, service_manager};
 
 mod bundle;
 mod cri;

@@ -5,10 +5,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use switchyard_config::Config;
 use switchyard_tls::{Certificate, NewCertificate, TlsError};
 
 use crate::admin::{BearerToken, Token, TokenError};
-use crate::config::Config;
 
 /// What the listeners present and demand.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt;
+use switchyard_config::{DeviceHost, DevicesConfig, KubeletDevices};
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::Owner;
 use switchyard_device_host::Hosted;
@@ -15,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
-use crate::config::{DeviceHost, DevicesConfig, KubeletDevices};
 use crate::layer::RpcLayer;
 use crate::metrics::Metrics;
 use crate::node::Node;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use switchyard_config::AuditConfig;
 use switchyard_core::operation::{EndedOperation, OperationKind, OperationObserver, Operations};
+use switchyard_telemetry::{TraceSettings, TraceSettingsError, Traces};
 
 use crate::audit::AuditLog;
-use crate::config::AuditConfig;
 use crate::events::EventLog;
 use crate::metrics::{Metrics, OperationMetrics};
-use crate::traces::{TraceSettings, TraceSettingsError, Traces};
 
 /// The records of what happens. Clones share them.
 #[derive(Debug, Clone)]

@@ -73,7 +73,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 impl Timeouts {
     /// The timeouts of the configuration.
     #[must_use]
-    pub fn of(config: &crate::config::ManagedConfig) -> Self {
+    pub fn of(config: &switchyard_config::ManagedConfig) -> Self {
         let hang = config.hang_timeout();
         let look = hang.map_or(PROBE_INTERVAL, |hang| (hang / 4).min(PROBE_INTERVAL));
         Self { answer: config.start_timeout(), probe_interval: look, hang, ..Self::default() }

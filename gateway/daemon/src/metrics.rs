@@ -59,10 +59,10 @@ use switchyard_logkeeper::protocol::Stats;
 use switchyard_operator_api::programs::ProgramView;
 use switchyard_operator_api::{DevicesView, REVISION, VERSION};
 use switchyard_swarm::NodeStatus;
+use switchyard_telemetry::TraceCounts;
 
 use crate::audit::AuditCounts;
 use crate::status::{Part, ReloadCounts};
-use crate::traces::TraceCounts;
 
 mod audit;
 mod backend;

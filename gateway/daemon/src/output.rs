@@ -1,10 +1,8 @@
 //! Output of the command line: the only module that writes to standard output and standard error.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::os::fd::AsFd;
 
 use clap::ValueEnum;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::termios::tcgetwinsize;
 use switchyard_operator_api::text::printable;
 
@@ -133,21 +131,6 @@ pub fn show_progress(text: &str) {
     let width = tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col).max(2));
     let line: String = printable(text).chars().take(width - 1).collect();
     let _ = write_all(&mut io::stderr().lock(), format!("\r{line}\x1b[K").as_bytes());
-}
-
-/// Prints one line of at most 4096 bytes to standard error, if that does not block; returns whether it was
-/// printed.
-///
-/// # Errors
-/// Standard error cannot be written, for example because it is a closed pipe.
-pub fn print_error_if_room(line: &str) -> io::Result<bool> {
-    let mut stderr = io::stderr().lock();
-    let mut room = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-    // A pipe polls as writable only if it accepts this much at once.
-    if poll(&mut room, PollTimeout::ZERO)? == 0 {
-        return Ok(false);
-    }
-    write_all(&mut stderr, line.as_bytes()).map(|()| true)
 }
 
 fn write_all(out: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {

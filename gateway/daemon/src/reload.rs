@@ -9,23 +9,24 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::RwLock;
+use switchyard_config as config;
+use switchyard_config::{Config, ConfigError, Effective, Loaded, Sources};
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::operation::{Caller, OperationKind, Subject};
 use switchyard_core::threads;
+use switchyard_linux::report;
 use switchyard_operator_api::text::rfc3339;
 use switchyard_operator_api::{Change, ConfigView, Effect, Overridden, RefusedReloadView, ReloadReport};
+use switchyard_telemetry::LogLevel;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use crate::channel::report;
-use crate::config::{self, Config, ConfigError, Effective, Loaded, Sources};
 use crate::credentials::{CredentialError, Credentials, NewCredentials, Stamps};
 use crate::device_parts::DeviceParts;
 use crate::history::History;
 use crate::service_manager;
 use crate::status::ReloadCounts;
-use crate::telemetry::LogLevel;
 use crate::wiring::{LiveSettings, ReconfigureBackend};
 
 /// How many requests may wait for a reload.

@@ -12,11 +12,11 @@ use http::uri::PathAndQuery;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
+use switchyard_linux::report;
 use tonic::client::Grpc;
 use tonic::transport::Endpoint;
 use tonic_prost::ProstCodec;
 
-use crate::channel::report;
 use crate::listener::OwnConnector;
 
 /// The questions to all servers.

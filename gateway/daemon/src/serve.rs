@@ -17,18 +17,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
+use switchyard_config::{Config, Loaded};
 use switchyard_core::backoff::Backoff;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_logkeeper::Client;
 use switchyard_operator_api::VERSION;
 use switchyard_steps::{Step, reach};
 use switchyard_streaming::{BindError, Sessions};
+use switchyard_telemetry::LogLevel;
+use switchyard_telemetry::{TraceSettings, TraceSettingsError};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, AdminPages, Hosts, Reach};
 use crate::capacity;
-use crate::config::{Config, Loaded};
 use crate::credentials::{CredentialError, Credentials, MetricsCredentials, Stamps};
 use crate::device_parts::{DeviceContext, DeviceParts};
 use crate::history::History;
@@ -43,8 +45,6 @@ use crate::self_check::{Question, SelfCheck};
 use crate::service_manager;
 use crate::shutdown::Shutdown;
 use crate::streaming;
-use crate::telemetry::LogLevel;
-use crate::traces::{TraceSettings, TraceSettingsError};
 use crate::wiring::{self, ConnectedBackend, LiveSettings, Wiring};
 
 mod frontends;

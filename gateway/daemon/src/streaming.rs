@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use switchyard_config::{Config, StreamingConfig};
 use switchyard_streaming::{Config as Settings, Server};
 
-use crate::config::validate::streaming_url;
-use crate::config::{Config, StreamingConfig};
 use crate::serve::ServeError;
 
 /// Listens for clients of exec, attach and port-forward. Connections queue until the server runs.
@@ -14,10 +13,10 @@ pub(crate) async fn bind(config: &Config) -> Result<Server, ServeError> {
 }
 
 fn settings(config: &StreamingConfig) -> Settings {
-    let StreamingConfig { listen, url, tls_certificate: _, tls_key: _, idle_timeout_seconds } = config;
+    let StreamingConfig { listen, url: _, tls_certificate: _, tls_key: _, idle_timeout_seconds } = config;
     Settings {
         address: *listen,
-        base_url: url.as_deref().and_then(streaming_url),
+        base_url: config.base_url(),
         tls: config.tls(),
         idle_timeout: Duration::from_secs(*idle_timeout_seconds),
         ..Settings::default()

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-use crate::config::{Config, CriConfig, DeviceHost, DevicesConfig, KubeletDevices};
+use switchyard_config::{Config, CriConfig, DeviceHost, DevicesConfig, KubeletDevices};
 
 mod swarm;
 

@@ -4,18 +4,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use switchyard_config::ContainerMetrics;
 use switchyard_operator_api::text::rfc3339;
 use switchyard_operator_api::{PartView, StatusReport, count_views};
 use switchyard_operator_api::{REVISION, VERSION};
+use switchyard_telemetry::LogLevel;
 
 use super::reading::LatestReading;
-use crate::config::ContainerMetrics;
 use crate::history::History;
 use crate::metrics::Metrics;
 use crate::page::StatusPage;
 use crate::reload::Reloader;
 use crate::status::{Part, StatusSource};
-use crate::telemetry::LogLevel;
 
 /// The timeout for counting images and for a query to the logkeeper; after it the page omits the value.
 pub(super) const COUNT_LIMIT: Duration = Duration::from_secs(2);

@@ -20,6 +20,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nix::unistd::geteuid;
 use parking_lot::Mutex;
+use switchyard_config::AdminConfig;
 use switchyard_core::operation::Caller;
 use switchyard_tls::{Acceptor, Certificate};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -33,7 +34,6 @@ use tower::ServiceExt as _;
 use super::access::is_root;
 use super::answers::text;
 use super::host::{self, Hosts};
-use crate::config::AdminConfig;
 use crate::listener::OwnConnections;
 
 /// The timeout for one page; every page has shorter timeouts itself.

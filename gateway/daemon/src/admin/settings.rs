@@ -9,10 +9,10 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{get, post};
 use switchyard_core::operation::{Caller, OperationKind, Subject};
+use switchyard_linux::report;
 
 use super::answers::{TEXT, json, respond, text};
 use super::pages::ListenerPages;
-use crate::channel::report;
 
 /// The longest time for which a level of the log can be set: longer is a matter for the configuration.
 const LEVEL_TIME_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);

@@ -14,13 +14,13 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
+use switchyard_config::JoinAvailability;
 use switchyard_operator_api::SwarmView;
 use switchyard_swarm::{Error, JOIN_MANAGERS_MAX, JoinRequest, JoinToken, SwarmNode, check_address};
 use tokio::time::timeout;
 
 use super::answers::{json, json_with, status_of, text};
 use super::host::JOIN_PATH;
-use crate::config::JoinAvailability;
 use crate::reload::Reloader;
 use crate::status::StatusSource;
 use crate::{node, wiring};

@@ -4,9 +4,9 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 
+use switchyard_linux::report;
 use switchyard_node_files::{ReadError, RegularFile};
 
-use crate::channel::report;
 use crate::doctor::{NodeView, PROGRAM_DIRS, run_command, search_path};
 
 /// How much of the end of a log is taken, in bytes.

@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use switchyard_config as config;
+use switchyard_config::{Config, ContainerdMode, Sources};
+use switchyard_linux::report;
 use switchyard_operator_api::{EventPage, StatusReport};
 use switchyard_operator_api::{REVISION, VERSION};
 use toml::{Table, Value};
 
 use super::BundleRequest;
 use super::logs::{of_file, of_process, of_unit};
-use crate::channel::report;
-use crate::config::{self, Config, ContainerdMode, Sources};
 use crate::doctor::{self, DoctorRequest, FoundDaemon, LocalNode, NodeView, PROGRAM_DIRS};
 
 /// The largest file of the kernel that is read, in bytes.

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use jiff::Timestamp;
+use switchyard_config::Sources;
 use switchyard_operator_api::text::printable;
 
 use super::CliError;
 use crate::bundle::{self, BundleReport, BundleRequest};
-use crate::config::Sources;
 use crate::output::print;
 
 /// The longest part of a file name that is taken from the name of the node, in characters.

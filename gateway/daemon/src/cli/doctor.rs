@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
+use switchyard_config::Sources;
 use switchyard_operator_api::text::printable;
 
 use super::CliError;
-use crate::config::Sources;
 use crate::doctor::{self, DoctorReport, DoctorRequest, Finding, LocalNode, Severity};
 use crate::output::{Format, print, print_json};
 

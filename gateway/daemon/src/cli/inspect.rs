@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use clap::Args;
 use http::{Method, StatusCode};
 use jiff::Timestamp;
+use switchyard_linux::report;
 use switchyard_operator_api::text::{age, printable, size};
 use switchyard_operator_api::{
     CommandView, ImageOfTaskView, InspectionView, MountView, ReservationView, UserView, WithheldValues,
 };
 
 use super::daemon::{DaemonError, Target, parse, send};
-use crate::channel::report;
 use crate::output::{Format, print, print_error, print_json};
 
 /// How many objects one command shows.

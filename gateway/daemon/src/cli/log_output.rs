@@ -4,10 +4,10 @@
 use std::io;
 
 use serde::Serialize;
+use switchyard_linux::report;
 use switchyard_logkeeper::format::Stream;
 use switchyard_logkeeper::reader::{LogPiece, LogReader, ReadError};
 
-use crate::channel::report;
 use crate::output::{Format, announce_bytes, announce_error_bytes, print_error};
 
 /// How much text is collected before it is printed, in bytes.

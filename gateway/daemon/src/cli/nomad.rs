@@ -7,14 +7,13 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use switchyard_config::{PathsConfig, nomad_socket};
+use switchyard_linux::report;
 use switchyard_nomad::launcher::{self, COOKIE, End, HandshakeError, Launch, LaunchError, Role, SocketEnv};
 use switchyard_operator_api::VERSION;
+use switchyard_telemetry::{TelemetryError, hclog};
 
-use crate::channel::report;
-use crate::config::{PathsConfig, nomad_socket};
-use crate::hclog;
 use crate::output::{announce, print};
-use crate::telemetry::TelemetryError;
 
 /// The plugins, by the names of their files in a plugin_dir.
 const FILES: [(&str, Role); 2] = [("switchyard", Role::Driver), ("switchyard-device", Role::Device)];

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use switchyard_config as config;
+use switchyard_config::{Config, Sources};
 use switchyard_core::{Error, Result};
 
-use crate::config::{self, Config, Sources};
 use crate::doctor::{FoundDaemon, LocalNode};
 use crate::output::print;
 use crate::wiring;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use clap::Args;
 use http::StatusCode;
 use serde::Serialize;
+use switchyard_linux::report;
 
 use super::daemon::{DaemonError, Target};
-use crate::channel::report;
 use crate::output::{Format, announce, announce_json, draw, has_screen, print, print_error, print_json};
 
 /// The owners, as filters name them.

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use switchyard_config::ContainerdMode;
 use switchyard_containerd::advisories::{advisories, parse_version_output};
 use switchyard_operator_api::AdvisoryView;
 use toml::{Table, Value};
@@ -13,7 +14,6 @@ use super::codes::runtime::{
 };
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
-use crate::config::ContainerdMode;
 
 /// The namespace of containerd's own CRI plugin.
 const CRI_NAMESPACE: &str = "k8s.io";

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use switchyard_config::{Config, ContainerdMode};
 use switchyard_operator_api::StatusReport;
 use switchyard_operator_api::VERSION;
 
@@ -13,7 +14,6 @@ use super::codes::daemon::{
 use super::facts::{Facts, is_daemon, sources_of};
 use super::finding::{Finding, Severity};
 use super::view::FileKind;
-use crate::config::{Config, ContainerdMode};
 
 /// How many other daemons are looked at.
 const DAEMONS_MAX: usize = 32;

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
+use switchyard_config::{Config, DEFAULT_FILE, Flag, Sources};
+use switchyard_linux::report;
 use switchyard_operator_api::{DevicesView, Overridden, StatusReport, SwarmView};
 
 use super::local::PROGRAM_DIRS;
 use super::view::{FILE_MAX, NodeView, ProcessFacts};
-use crate::channel::report;
-use crate::config::{Config, DEFAULT_FILE, Flag, Sources};
 
 /// The unit of the daemon.
 pub(super) const UNIT: &str = "switchyard.service";

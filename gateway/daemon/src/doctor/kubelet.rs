@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use switchyard_config::ContainerdMode;
 use switchyard_containerd::config::CgroupDriverChoice;
 
 use super::codes::orchestrators::{
@@ -13,7 +14,6 @@ use super::facts::Facts;
 use super::finding::{Finding, Severity};
 use super::text::yaml_value;
 use super::view::FileKind;
-use crate::config::ContainerdMode;
 
 /// Where kubeadm and most others put the configuration.
 const CONFIG: &str = "/var/lib/kubelet/config.yaml";

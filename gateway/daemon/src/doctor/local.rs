@@ -12,12 +12,14 @@ use http::Method;
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{Group, geteuid};
 use parking_lot::Mutex;
+use switchyard_config as config;
+use switchyard_config::{ConfigError, Loaded, Sources};
+use switchyard_linux::report;
 use tokio::net::UnixStream;
 
 use super::command;
 use super::view::{CommandError, CommandOutput, DiskSpace, FileFacts, FileKind, NodeView};
-use crate::channel::{self, report};
-use crate::config::{self, ConfigError, Loaded, Sources};
+use crate::channel;
 
 /// How long a command may run.
 const COMMAND_LIMIT: Duration = Duration::from_secs(5);

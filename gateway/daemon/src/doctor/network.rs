@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use switchyard_cni::NetworkList;
+use switchyard_linux::report;
 
 use super::codes::runtime::{
     CNI_CONFIG_SKIPPED, FORWARD_DROP, NO_BRIDGE_PLUGIN, NO_CNI_CONFIG, NO_CNI_PLUGIN, NO_IPTABLES,
@@ -12,7 +13,6 @@ use super::facts::Facts;
 use super::finding::Finding;
 use super::text::listed;
 use super::view::FILE_MAX;
-use crate::channel::report;
 
 /// How many configurations of a directory are read.
 const CONFIGS_MAX: usize = 64;

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use switchyard_config::{PathsConfig, nomad_socket};
+
 use super::codes::orchestrators::{
     BROKEN_LAUNCHER, DOCKER_BESIDE, NO_DEVICE_PLUGIN, NO_LAUNCHER, NO_PLUGIN_BLOCK, NOMAD_DISABLED,
     OTHER_NOMAD_SOCKET,
@@ -12,7 +14,6 @@ use super::finding::Finding;
 use super::hcl::{Item, items};
 use super::text::listed;
 use super::view::FileKind;
-use crate::config::{PathsConfig, nomad_socket};
 
 /// Where packages put the configuration of an agent.
 const CONFIG_DIR: &str = "/etc/nomad.d";

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use switchyard_config::{AuditTarget, ContainerdMode};
+
 use super::codes::node::{DISK_INODES, DISK_SPACE, MOUNT_OPTIONS, NOT_TMPFS};
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
 use super::view::{DiskSpace, Mount};
-use crate::config::{AuditTarget, ContainerdMode};
 
 /// Below this part of free space a kubelet evicts pods: of its own disk, and of the disk of images, in percent.
 const SPACE_PERCENT: u64 = 10;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use switchyard_config::ContainerdMode;
+
 use super::codes::node::{START_LIMIT, UNIT_NOT_ENABLED, UNIT_SETTINGS};
 use super::facts::{Facts, UNIT};
 use super::finding::{Finding, Severity};
-use crate::config::ContainerdMode;
 
 const LOGKEEPER_UNIT: &str = "switchyard-logkeeper.service";
 

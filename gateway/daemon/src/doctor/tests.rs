@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use switchyard_config as config;
+use switchyard_config::{ConfigError, Loaded, Sources};
 use switchyard_operator_api::VERSION;
 use switchyard_operator_api::programs::ProgramView;
 use switchyard_operator_api::{ConfigView, DevicesView, PartView, StatusReport, SwarmView};
@@ -14,7 +16,6 @@ use super::{
     CommandError, CommandOutput, DiskSpace, DoctorReport, DoctorRequest, FileFacts, FileKind, Finding,
     NodeView, Severity, run,
 };
-use crate::config::{self, ConfigError, Loaded, Sources};
 
 mod daemon;
 mod node;

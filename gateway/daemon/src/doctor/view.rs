@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::config::{ConfigError, Loaded, Sources};
+use switchyard_config::{ConfigError, Loaded, Sources};
 
 /// The largest file that is read, in bytes.
 pub(super) const FILE_MAX: usize = 1 << 20;

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use switchyard_config::Config;
+use switchyard_linux::report;
 use switchyard_steps::{Step, reach};
 use toml::{Table, Value};
 use tonic::client::Grpc;
@@ -15,8 +17,7 @@ use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
 use super::{Program, Timeouts, make_dir};
-use crate::channel::{self, report};
-use crate::config::Config;
+use crate::channel;
 
 /// The timeout of one probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);

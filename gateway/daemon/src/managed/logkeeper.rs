@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use switchyard_config::Config;
+use switchyard_linux::report;
 use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Welcome;
 use switchyard_process::ProcessId;
 
 use super::{Program, State, Timeouts, make_dir};
-use crate::channel::report;
-use crate::config::Config;
 
 /// The timeout of one probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);

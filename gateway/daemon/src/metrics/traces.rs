@@ -1,9 +1,9 @@
 //! Metrics of the export of traces.
 
 use prometheus::{IntCounterVec, Registry};
+use switchyard_telemetry::TraceCounts;
 
 use super::families::counters;
-use crate::traces::TraceCounts;
 
 #[derive(Debug)]
 pub(super) struct TraceMetrics(IntCounterVec);

@@ -10,13 +10,13 @@ use http::HeaderMap;
 use http::header::COOKIE;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
+use switchyard_config::AdminConfig;
 use switchyard_core::Result;
 use switchyard_operator_api::PageLinkView;
 
 use super::log_tail::LogThreads;
 use super::sessions::{PageSecret, SESSION_TIME, Sessions, TICKET_TIME};
 use super::usage::UsageHistory;
-use crate::config::AdminConfig;
 use crate::hosts::KnownHosts;
 
 /// How many cookies of the page's name are looked at.

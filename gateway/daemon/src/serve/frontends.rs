@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use switchyard_config::Config;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::Owner;
+use switchyard_linux::report;
 use switchyard_operator_api::VERSION;
 use switchyard_streaming::Sessions;
 use tonic::service::Routes;
@@ -16,8 +18,6 @@ use tonic::transport::server::Router;
 use tower::layer::util::{Identity, Stack};
 
 use super::{CLOSE, DRAIN, Daemon};
-use crate::channel::report;
-use crate::config::Config;
 use crate::gate::GateLayer;
 use crate::layer::RpcLayer;
 use crate::listener::{GuardedListener, ListenError, OwnConnector, SocketFile, own_connections};

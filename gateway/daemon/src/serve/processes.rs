@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use switchyard_config::{Config, ContainerdMode};
 use tokio::sync::watch;
 
 use super::Daemon;
-use crate::config::{Config, ContainerdMode};
 use crate::managed::restart::{self, RestartRequests, Restarter};
 use crate::managed::{self, Program, State};
 

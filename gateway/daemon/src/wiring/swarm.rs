@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use switchyard_config::{Config, JoinAvailability, SwarmConfig};
 use switchyard_core::gateway::Scope;
 use switchyard_core::operation::Operations;
 use switchyard_logkeeper as logkeeper;
@@ -13,7 +14,6 @@ use switchyard_swarm::{
 };
 
 use super::LiveSettings;
-use crate::config::{Config, JoinAvailability, SwarmConfig};
 
 /// The kinds of networks that tasks may have: none but those of the node, and the gateway's own bridge. The
 /// scheduler places nothing here that wants another one, such as an overlay network.

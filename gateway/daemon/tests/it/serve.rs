@@ -5,14 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use switchyard::channel;
-use switchyard::config::{Loaded, Sources, load};
 use switchyard::detach::read_pid_file;
 use switchyard::lock::DirLocks;
 use switchyard::serve::{self, ServeError};
 use switchyard::shutdown::Shutdown;
-use switchyard::telemetry::LogLevel;
-use switchyard::traces::TraceSettings;
 use switchyard::wiring::{self, ConnectedBackend, Wiring};
+use switchyard_config::{Loaded, Sources, load};
 use switchyard_core::Error;
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::ledger::{LeaseStore, StoredLease};
@@ -23,6 +21,8 @@ use switchyard_operator_api::{DevicesView, Objects, StatusReport};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
 use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
+use switchyard_telemetry::LogLevel;
+use switchyard_telemetry::TraceSettings;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 

@@ -1,12 +1,13 @@
 //! Tests of progressing and stalled pulls, and of the release of images.
 
+use switchyard_core::gateway::{Gateway, Limits};
+use switchyard_fake::{BUSYBOX, Fake, Method};
+
 use super::*;
 use crate::configs::session;
 use crate::events::Events;
 use crate::plugin_config::{GcConfig, PluginConfig};
 use crate::session::Sessions;
-use switchyard_core::gateway::{Gateway, Limits};
-use switchyard_fake::{BUSYBOX, Fake, Method};
 
 fn wish() -> ImageRequest {
     ImageRequest {

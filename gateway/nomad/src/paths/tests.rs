@@ -5,12 +5,12 @@ use std::os::unix::fs::symlink;
 
 use switchyard_core::ErrorKind;
 use switchyard_core::spec::CgroupPlacement;
+use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::*;
 use crate::configs::{session, task, texts};
 use crate::plugin_config::{PluginConfig, VolumesConfig};
 use crate::preparation;
-use switchyard_proto::nomad::drivers::proto as nomad;
 
 /// An allocation directory with a task, as an agent creates it, and a directory beside it that must not be
 /// reachable.

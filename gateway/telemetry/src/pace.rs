@@ -9,11 +9,11 @@ const PAUSE: Duration = Duration::from_secs(60);
 
 /// Says when a trouble that comes and goes is logged: when it begins, and then once a minute.
 #[derive(Debug, Default)]
-pub(crate) struct LogPace(Mutex<Option<Instant>>);
+pub struct LogPace(Mutex<Option<Instant>>);
 
 impl LogPace {
     /// Whether the trouble is to be logged now, and takes the turn.
-    pub(crate) fn is_due(&self) -> bool {
+    pub fn is_due(&self) -> bool {
         self.is_due_at(Instant::now())
     }
 

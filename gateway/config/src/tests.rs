@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use switchyard_linux::report;
 use tempfile::TempDir;
 
 use super::*;
-use crate::channel::report;
 
 pub(super) struct Etc {
     dir: TempDir,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::Fault;
-use crate::config::Config;
+use crate::Config;
 
 /// Checks directories, sockets and addresses.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {

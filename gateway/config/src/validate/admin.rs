@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::Fault;
-use crate::config::AdminConfig;
+use crate::AdminConfig;
 
 /// The range of `admin.max_header_bytes`; the minimum is what the HTTP server needs.
 const HEADER_BYTES: RangeInclusive<usize> = 8 << 10..=1 << 20;

@@ -7,9 +7,12 @@
 //! Lines that are dropped are also in the daemon's own log.
 
 use std::fmt;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -17,9 +20,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::log_filter::parse_level;
-use crate::output::print_error_if_room;
-use crate::telemetry::{TelemetryError, log_panic};
+use crate::filter::parse_level;
+use crate::log::{TelemetryError, log_panic};
 
 /// The maximum length of a line: what a pipe with free space accepts in one write.
 const LINE_MAX: usize = 4096;
@@ -150,6 +152,23 @@ impl Visit for Fields {
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.insert(field, value.into());
     }
+}
+
+/// Prints one line of at most 4096 bytes to standard error, if that does not block; returns whether it was
+/// printed.
+///
+/// # Errors
+/// Standard error cannot be written, for example because it is a closed pipe.
+fn print_error_if_room(line: &str) -> io::Result<bool> {
+    let mut stderr = io::stderr().lock();
+    let mut room = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    // A pipe polls as writable only if it accepts this much at once.
+    if poll(&mut room, PollTimeout::ZERO)? == 0 {
+        return Ok(false);
+    }
+    stderr.write_all(line.as_bytes())?;
+    stderr.flush()?;
+    Ok(true)
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use switchyard_core::spec::OomScoreAdj;
 use switchyard_devices::Group;
+use switchyard_linux::report;
 use switchyard_nomad::HEALTHY_SLOTS;
+use switchyard_telemetry::parse_level;
 use url::Url;
 
 use super::{Config, ContainerdMode, DevicesConfig, ImagesConfig, StreamingConfig};
-use crate::channel::report;
-use crate::log_filter::parse_level;
 
 mod admin;
 mod distinct;

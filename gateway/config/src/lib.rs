@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use switchyard_tls::TlsConfig;
+use url::Url;
 
 mod audit;
 mod change;
@@ -22,7 +23,7 @@ mod limits;
 mod load;
 mod nearest;
 mod swarm;
-pub(crate) mod validate;
+mod validate;
 
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ pub use switchyard_containerd::config::{
 pub use switchyard_cri::UnsetSeccomp;
 pub use switchyard_device_host::Config as DeviceHost;
 pub use switchyard_device_plugin::Config as KubeletDevices;
+pub use switchyard_telemetry::{LogConfig, LogFormat};
 
 /// The documented defaults, as `switchyard config default` prints them.
 pub const DOCUMENTED: &str = include_str!("../../../config.toml");
@@ -102,28 +104,6 @@ pub struct PathsConfig {
     pub state: PathBuf,
     /// Sockets and data of the current boot; mode 0711. It should be on tmpfs.
     pub run: PathBuf,
-}
-
-/// What is logged, and how.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LogConfig {
-    /// A level, or directives such as `info,switchyard_cri=debug`.
-    pub level: String,
-    /// The form of a line.
-    pub format: LogFormat,
-}
-
-/// The form of a log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// Text on a terminal, JSON elsewhere.
-    Auto,
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
 }
 
 /// The admin HTTP server.
@@ -304,12 +284,6 @@ impl Default for PathsConfig {
     }
 }
 
-impl Default for LogConfig {
-    fn default() -> Self {
-        Self { level: "info".into(), format: LogFormat::Auto }
-    }
-}
-
 impl Default for AdminConfig {
     fn default() -> Self {
         Self {
@@ -439,6 +413,12 @@ impl AdminConfig {
 }
 
 impl StreamingConfig {
+    /// The base of the URLs that clients get; `None` for the address of the listener. A valid configuration has no other text.
+    #[must_use]
+    pub fn base_url(&self) -> Option<Url> {
+        self.url.as_deref().and_then(validate::streaming_url)
+    }
+
     /// The files of the certificate; `None` for plain HTTP.
     #[must_use]
     pub fn tls(&self) -> Option<TlsConfig> {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::collector::Collector;
 use super::to_proto::SpanSource;
-use crate::log_pace::LogPace;
+use crate::pace::LogPace;
 
 /// How many spans may wait to be sent.
 pub(super) const QUEUE: usize = 4096;

@@ -96,7 +96,7 @@ fn by_section(dotted: &str) -> Effect {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::DOCUMENTED;
+    use crate::DOCUMENTED;
 
     fn path(dotted: &str) -> Vec<String> {
         dotted.split('.').map(str::to_owned).collect()

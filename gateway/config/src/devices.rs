@@ -78,7 +78,7 @@ impl Default for DevicesConfig {
 
 impl DevicesConfig {
     /// The part of the section that the backend needs.
-    pub(crate) fn described(&self) -> DescribedDevices {
+    pub fn described(&self) -> DescribedDevices {
         DescribedDevices { cdi_spec_dirs: self.cdi_spec_dirs.clone() }
     }
 

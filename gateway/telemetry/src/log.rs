@@ -9,11 +9,8 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use crate::config::{LogConfig, LogFormat};
-use crate::log_filter::{LevelError, parse_level};
-
-mod level;
-
-pub use level::LogLevel;
+use crate::filter::{LevelError, parse_level};
+use crate::level::LogLevel;
 
 /// Why logs cannot be set up.
 #[derive(Debug, thiserror::Error)]

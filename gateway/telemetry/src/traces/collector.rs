@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use switchyard_linux::report;
 use switchyard_proto::opentelemetry::proto::collector::trace::v1 as collector;
 use switchyard_proto::opentelemetry::proto::collector::trace::v1::trace_service_client::TraceServiceClient;
 use tonic::metadata::MetadataMap;
@@ -11,7 +12,6 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig};
 use tonic::{Code, Request};
 
 use super::settings::{TraceSettings, TraceSettingsError};
-use crate::channel::report;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);

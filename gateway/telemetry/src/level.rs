@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing_subscriber::filter::Targets;
 
-use crate::log_filter::{LevelError, parse_level};
+use crate::filter::{LevelError, parse_level};
 
 /// The handle to the level of this process's log. Clones share it.
 #[derive(Clone)]

@@ -2,9 +2,9 @@
 
 use switchyard_operator_api::Effect;
 
-use crate::config::tests::{Etc, env, flag};
+use crate::tests::{Etc, env, flag};
 
-use crate::config::{Loaded, Reload, load};
+use crate::{Loaded, Reload, load};
 
 const BASE: &str = "version = 1\n[log]\nlevel = \"warn\"\n[cri]\nexec_drain_seconds = 20\n\
      [containerd.runtimes.kata]\ntype = \"io.containerd.kata.v2\"\n";
