@@ -10,9 +10,10 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
+use switchyard_linux::report;
 use switchyard_node_files::ReadError;
 
-use crate::error::{ConfError, Error, one_line};
+use crate::error::{ConfError, Error};
 use crate::version::SpecVersion;
 
 use allowance::Allowance;
@@ -199,7 +200,7 @@ fn skip(dir: &Path, path: PathBuf, error: ConfError) -> Result<Skipped, Error> {
     if let ConfError::Sum { max } = error {
         return Err(Error::ConfDirSum { dir: dir.to_owned(), path, max });
     }
-    let mut reason = one_line(&error);
+    let mut reason = report(&error);
     reason.truncate(reason.floor_char_boundary(REASON_MAX));
     tracing::warn!(path = %path.display(), reason, "skipping a network configuration");
     Ok(Skipped { path, reason })

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use switchyard_linux::report;
 use thiserror::Error;
 
 use crate::conf::Skipped;
@@ -285,7 +286,7 @@ impl Error {
     /// The error with all its causes, on one line.
     #[must_use]
     pub fn report(&self) -> String {
-        one_line(self)
+        report(self)
     }
 
     /// Whether a plugin reported that the same call may succeed if it is retried later (code 11).
@@ -347,18 +348,6 @@ impl Error {
     }
 }
 
-/// An error with all its causes on one line, for places that store text.
-pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
 fn list_skipped(skipped: &[Skipped]) -> String {
     if skipped.is_empty() {
         return String::new();
@@ -381,5 +370,5 @@ fn details_of(details: &str) -> String {
 }
 
 fn undo_of(undo: Option<&Error>) -> String {
-    undo.map(|error| format!(", and undoing it failed: {}", one_line(error))).unwrap_or_default()
+    undo.map(|error| format!(", and undoing it failed: {}", report(error))).unwrap_or_default()
 }

@@ -15,12 +15,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use switchyard_linux::report;
 use switchyard_steps::{Step, reach};
 use tokio::task::spawn_blocking;
 
 use crate::attachment::{Attachment, Capabilities};
 use crate::conf::NetworkList;
-use crate::error::{Error, one_line};
+use crate::error::Error;
 use crate::host_local;
 use crate::network::Network;
 use crate::plugin::Plugins;
@@ -178,7 +179,7 @@ impl Network {
         {
             // The remaining file then causes one DEL more than needed, which is harmless.
             tracing::warn!(
-                error = one_line(&error),
+                error = report(&error),
                 "cannot remove the journal of a network attachment that was undone"
             );
         }
@@ -206,7 +207,7 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
         Ok(None) => return remove(path).await,
         Err(error) if netns.is_none() && error.is_journal_lost() => {
             tracing::error!(
-                error = one_line(&error),
+                error = report(&error),
                 "the network namespace is gone, and what was attached in it is not known: addresses may stay reserved"
             );
             return remove(path).await;
@@ -219,7 +220,7 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
         // As if it were truncated: there is nothing left in a namespace that would need it.
         Err(error) if netns.is_none() => {
             tracing::warn!(
-                error = one_line(&error),
+                error = report(&error),
                 "a result in a network journal is damaged: detaching without it"
             );
             None
@@ -233,7 +234,7 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
     match remove(path).await {
         Ok(()) => reach(Step::JournalRemoved),
         Err(error) => {
-            tracing::warn!(error = one_line(&error), "a network attachment is undone, and its journal stays");
+            tracing::warn!(error = report(&error), "a network attachment is undone, and its journal stays");
         }
     }
     Ok(())

@@ -214,7 +214,7 @@ fn failed_port_mapping_frees_the_address() {
         let (network, _) = network(&list);
         let journal = dir.join("journal.json");
         let error = attach_saved(&network, &journal, &attachment("pod1", &netns)).await.unwrap_err();
-        let line = crate::error::one_line(&error);
+        let line = switchyard_linux::report(&error);
         assert!(line.contains("plugin portmap refused ADD"), "{line}");
         assert!(reserved(dir, "undo").is_empty());
         assert_eq!(inside(&netns, devices), ["lo"]);

@@ -175,14 +175,7 @@ impl Error {
     /// The message and those of all causes, joined by `: `, for a response or a log line.
     #[must_use]
     pub fn report(&self) -> String {
-        let mut text = self.message.clone();
-        let mut next = StdError::source(self);
-        while let Some(cause) = next {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
-            next = cause.source();
-        }
-        text
+        switchyard_linux::report(self)
     }
 
     /// [`Error::report`] for a status: at most [`STATUS_TEXT_MAX`] bytes. A longer report is cut in the

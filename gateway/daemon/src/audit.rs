@@ -11,10 +11,9 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use switchyard_config::{AuditConfig, AuditTarget};
 use switchyard_core::operation::{EndedOperation, OperationKind};
 use switchyard_core::reload::Reloadable;
-
-use switchyard_config::{AuditConfig, AuditTarget};
 use switchyard_telemetry::LogPace;
 
 mod line;

@@ -3,7 +3,6 @@
 //! ```text
 //! main ──► cli ──► serve ──► wiring: backend, frontends
 //!                    │
-//!                    ├── config        defaults < file < drop-ins < environment < flags
 //!                    ├── reload        the same again at SIGHUP, as a whole or not at all
 //!                    ├── device_parts  devices, vendors' plugins, a kubelet's device plugins
 //!                    ├── managed       containerd and logkeeper: started, adopted, restarted, left running
@@ -13,7 +12,6 @@
 //!                    ├── audit, events what changed, for whom; in a log, and the latest in memory
 //!                    ├── doctor        what is wrong with the node; works without the daemon too
 //!                    ├── bundle        an archive for somebody who helps
-//!                    ├── programs      whether processes run what is installed
 //!                    ├── self_check    asks each of its servers, for systemd's watchdog
 //!                    └── layer         one tower layer: spans and metrics of every RPC
 //! ```
@@ -24,7 +22,7 @@
 //! - Containers, containerd and the logkeeper outlive the daemon, however it ends.
 //! - A part that ends or panics by itself ends the daemon with an error ([`shutdown`]), so that no failure
 //!   goes unnoticed.
-//! - [`config`] alone uses figment, [`wiring`] alone names backends and frontends, [`output`] alone prints.
+//! - [`wiring`] alone names backends and frontends, [`output`] alone prints.
 
 pub mod admin;
 pub mod audit;

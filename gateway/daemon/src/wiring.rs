@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use switchyard_config::{Config, CriConfig, DeviceHost, DevicesConfig, KubeletDevices};
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_core::backend::{Backend, BackendObserver};
 use switchyard_core::device::Inventories;
@@ -26,8 +27,6 @@ use switchyard_swarm::AllowedDevices;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
-
-use switchyard_config::{Config, CriConfig, DeviceHost, DevicesConfig, KubeletDevices};
 
 mod swarm;
 

@@ -1,11 +1,11 @@
 //! Why a node cannot join a swarm, or cannot stay in it, each with what to do.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use switchyard_core::ErrorKind;
+use switchyard_linux::report;
 
 /// What failed.
 #[derive(Debug, thiserror::Error)]
@@ -309,7 +309,7 @@ impl Error {
     /// The error with all its causes, on one line.
     #[must_use]
     pub fn report(&self) -> String {
-        Chain(self).to_string()
+        report(self)
     }
 }
 
@@ -325,19 +325,4 @@ const TEXT_MAX: usize = 500;
 /// The beginning of a manager's text.
 fn short(text: &str) -> &str {
     text.char_indices().nth(TEXT_MAX).map_or(text, |(end, _)| &text[..end])
-}
-
-/// An error and its causes, separated by colons.
-struct Chain<'a>(&'a dyn std::error::Error);
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
-    }
 }

@@ -3,12 +3,31 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 35] = [
+const LAYERS: [(&str, &[&str]); 38] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
     ("switchyard-cgroup", &["switchyard-core"]),
-    ("switchyard-cni", &["switchyard-node-files", "switchyard-steps"]),
+    ("switchyard-cni", &["switchyard-linux", "switchyard-node-files", "switchyard-steps"]),
+    // Each section of the configuration is a type of the crate that it is about. Changes of it are reported as operators get them.
+    (
+        "switchyard-config",
+        &[
+            "switchyard-containerd",
+            "switchyard-core",
+            "switchyard-cri",
+            "switchyard-device-host",
+            "switchyard-device-plugin",
+            "switchyard-devices",
+            "switchyard-linux",
+            "switchyard-node-files",
+            "switchyard-nomad",
+            "switchyard-operator-api",
+            "switchyard-swarm",
+            "switchyard-telemetry",
+            "switchyard-tls",
+        ],
+    ),
     // Frontends and the daemon use it: what they report of a container must agree.
     ("switchyard-container-metrics", &["switchyard-core"]),
     (
@@ -17,6 +36,7 @@ const LAYERS: [(&str, &[&str]); 35] = [
             "switchyard-cgroup",
             "switchyard-cni",
             "switchyard-core",
+            "switchyard-linux",
             "switchyard-logkeeper",
             "switchyard-namespaces",
             "switchyard-process",
@@ -30,7 +50,7 @@ const LAYERS: [(&str, &[&str]); 35] = [
     ),
     // The suite that every backend passes: the backends use it as a dev-dependency.
     ("switchyard-contract", &["switchyard-core"]),
-    ("switchyard-core", &[]),
+    ("switchyard-core", &["switchyard-linux"]),
     (
         "switchyard-cri",
         &["switchyard-container-metrics", "switchyard-core", "switchyard-proto", "switchyard-streaming"],
@@ -45,6 +65,8 @@ const LAYERS: [(&str, &[&str]); 35] = [
     // Models for tests: the daemon, and device plugins, use them as dev-dependencies.
     ("switchyard-collector", &["switchyard-proto"]),
     ("switchyard-kubelet", &["switchyard-proto"]),
+    // Below every crate.
+    ("switchyard-linux", &[]),
     ("switchyard-logkeeper", &["switchyard-steps"]),
     ("switchyard-namespaces", &["switchyard-core", "switchyard-node-files", "switchyard-steps"]),
     (
@@ -78,10 +100,22 @@ const LAYERS: [(&str, &[&str]); 35] = [
         &[
             "switchyard-core",
             "switchyard-docker-options",
+            "switchyard-linux",
             "switchyard-logkeeper",
             "switchyard-node-files",
             "switchyard-proto",
             "switchyard-steps",
+        ],
+    ),
+    // The level of the log is reported as operators get it, and traces name the version.
+    (
+        "switchyard-telemetry",
+        &[
+            "switchyard-core",
+            "switchyard-linux",
+            "switchyard-node-files",
+            "switchyard-operator-api",
+            "switchyard-proto",
         ],
     ),
     ("switchyard-tests", &["*"]),
@@ -94,7 +128,7 @@ const LIBRARIES: [(&str, &[&str]); 7] = [
     ("axum", &["switchyard", "switchyard-tests"]),
     ("clap", &["switchyard", "switchyard-tests"]),
     ("containerd-client", &["switchyard-containerd", "switchyard-tests"]),
-    ("figment", &["switchyard"]),
+    ("figment", &["switchyard-config"]),
     ("prost", WIRE),
     ("tonic", WIRE),
     ("tonic-prost", WIRE),
@@ -115,6 +149,7 @@ const WIRE: &[&str] = &[
     "switchyard-codegen",
     "switchyard-rpc",
     "switchyard-swarm",
+    "switchyard-telemetry",
     "switchyard-tests",
 ];
 

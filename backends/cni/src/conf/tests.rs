@@ -11,7 +11,7 @@ fn parse(text: &str) -> Result<NetworkList, Error> {
 #[track_caller]
 fn refused(text: &str, part: &str) {
     let error = parse(text).expect_err(text);
-    assert!(one_line(&error).contains(part), "{}", one_line(&error));
+    assert!(report(&error).contains(part), "{}", report(&error));
 }
 
 fn single(name: &str) -> String {

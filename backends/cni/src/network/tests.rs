@@ -17,9 +17,9 @@ use serde_json::json;
 
 use super::*;
 use crate::attachment::{Bandwidth, Capabilities, Dns, IpRange, PortMapping, Protocol};
-use crate::error::one_line;
 use crate::plugin::{Limits, PluginObserver, RunEnd};
 use crate::testing::{Bench, SHORT, attachment, list, result};
+use switchyard_linux::report;
 
 #[tokio::test]
 async fn add_runs_the_chain_in_order_passing_results() {
@@ -148,7 +148,7 @@ async fn failure_in_the_chain_rolls_back_all_plugins() {
         assert_eq!(bench.stdin(plugin, "DEL")["prevResult"], result("1.0.0", "10.0.0.2/24"), "{plugin}");
     }
     assert!(!error.left_something() && !error.is_retryable());
-    let line = one_line(&error);
+    let line = report(&error);
     assert_eq!(line, "cannot attach container c0ffee to network net: plugin two refused ADD with code 7: no");
 }
 
@@ -158,7 +158,7 @@ async fn failed_rollback_is_reported_with_the_first_failure() {
     bench.plugin("one", "echo $CNI_COMMAND is not today >&2; exit 4");
     let error = bench.network(&list("1.0.0", &["one"])).add(&attachment()).await.unwrap_err();
     assert!(error.left_something());
-    let line = one_line(&error);
+    let line = report(&error);
     assert!(
         line.contains("DEL is not today") && line.ends_with("exit status: 4: ADD is not today"),
         "{line}"
@@ -189,7 +189,7 @@ async fn invalid_output_names_the_plugin_and_is_rolled_back() {
     for body in ["echo all went well", "true", "echo '[]'"] {
         bench.plugin("one", body);
         let error = bench.network(&list("1.0.0", &["one"])).add(&attachment()).await.unwrap_err();
-        assert!(one_line(&error).contains("plugin one wrote no usable result"), "{}", one_line(&error));
+        assert!(report(&error).contains("plugin one wrote no usable result"), "{}", report(&error));
         assert_eq!(bench.order().last().map(String::as_str), Some("DEL one"));
     }
 }
@@ -201,7 +201,7 @@ async fn endless_output_is_truncated() {
     bench.plugin("two", "[ $CNI_COMMAND != ADD ] || exec cat /dev/zero");
     for plugin in ["one", "two"] {
         let error = bench.network(&list("1.0.0", &[plugin])).add(&attachment()).await.unwrap_err();
-        assert!(one_line(&error).contains("wrote more than 1048576 bytes"), "{}", one_line(&error));
+        assert!(report(&error).contains("wrote more than 1048576 bytes"), "{}", report(&error));
     }
 }
 
@@ -256,7 +256,7 @@ async fn hung_plugin_is_killed_with_its_children() {
     let network = bench.network_within(&list("1.0.0", &["one"]), SHORT);
     let error = network.add(&attachment()).await.unwrap_err();
     assert!(begin.elapsed() < 3 * SHORT, "{:?}", begin.elapsed());
-    assert!(one_line(&error).contains("did not finish ADD within 2 s"), "{}", one_line(&error));
+    assert!(report(&error).contains("did not finish ADD within 2 s"), "{}", report(&error));
     assert_eq!(bench.order(), ["ADD one", "DEL one"]);
     all_gone(noted_pids(&bench).await).await;
 }

@@ -90,7 +90,7 @@ fn result_of_another_version_is_converted() {
 fn invalid_result_is_rejected_with_a_reason() {
     let check = |text: &str, part: &str| {
         let error = CniResult::parse(text.as_bytes(), SpecVersion::V1_0_0).expect_err(text);
-        let line = crate::error::one_line(&error);
+        let line = switchyard_linux::report(&error);
         assert!(line.contains(part), "{text}: {line}");
     };
     check("", "empty");

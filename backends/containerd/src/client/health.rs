@@ -10,6 +10,7 @@ use std::time::Duration;
 use containerd_client::services::v1 as api;
 use switchyard_core::backend::Condition;
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_linux::report;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -257,18 +258,6 @@ impl LogkeeperContact {
             (Self::Up, Self::Up) | (Self::Busy, _) | (Self::Down { .. }, Self::Down { .. }) => {}
         }
     }
-}
-
-/// An error with its causes, as one line.
-fn report(fault: &switchyard_logkeeper::Error) -> String {
-    let mut text = fault.to_string();
-    let mut next = std::error::Error::source(fault);
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 fn log_contact(contact: &Contact) {

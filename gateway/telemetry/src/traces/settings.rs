@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use http::Uri;
 use switchyard_core::trace::Sampler;
-use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
-
 use switchyard_operator_api::VERSION;
+use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 
 /// How long an export may take, unless the environment says it.
 const LIMIT: Duration = Duration::from_secs(10);

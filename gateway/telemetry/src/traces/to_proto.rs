@@ -3,12 +3,11 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use switchyard_core::trace::{Attribute, AttributeValue, EndedSpan, SpanContext, SpanKind};
+use switchyard_operator_api::VERSION;
 use switchyard_proto::opentelemetry::proto::collector::trace::v1 as collector;
 use switchyard_proto::opentelemetry::proto::common::v1 as common;
 use switchyard_proto::opentelemetry::proto::resource::v1 as resource;
 use switchyard_proto::opentelemetry::proto::trace::v1 as trace;
-
-use switchyard_operator_api::VERSION;
 
 /// Who sends the spans, as every request says it.
 #[derive(Debug)]
