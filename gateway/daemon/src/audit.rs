@@ -16,6 +16,8 @@ use switchyard_core::operation::{EndedOperation, OperationKind};
 use switchyard_core::reload::Reloadable;
 use switchyard_telemetry::LogPace;
 
+use crate::owners::Owners;
+
 mod line;
 mod sink;
 
@@ -40,6 +42,7 @@ struct Recorder {
     /// `None` if nothing is audited.
     lines: Option<SyncSender<Message>>,
     exec_sync: Reloadable<bool>,
+    owners: Owners,
     counts: Arc<Counts>,
     /// When it is logged that lines are lost because the queue is full.
     loss: LogPace,
@@ -73,11 +76,11 @@ impl AuditLog {
     /// Starts the audit log that a configuration describes. A file that cannot be opened is no error: the lines
     /// are lost and counted until it can.
     #[must_use]
-    pub fn start(config: &AuditConfig) -> Self {
-        Self::start_at(config, Path::new(JOURNAL))
+    pub fn start(config: &AuditConfig, owners: Owners) -> Self {
+        Self::start_at(config, owners, Path::new(JOURNAL))
     }
 
-    fn start_at(config: &AuditConfig, journal: &Path) -> Self {
+    fn start_at(config: &AuditConfig, owners: Owners, journal: &Path) -> Self {
         let counts = Arc::new(Counts::default());
         let sink = match config.to {
             AuditTarget::Off => None,
@@ -97,7 +100,7 @@ impl AuditLog {
             }
         });
         let exec_sync = Reloadable::from(config.exec_sync);
-        Self(Arc::new(Recorder { lines, exec_sync, counts, loss: LogPace::default() }))
+        Self(Arc::new(Recorder { lines, exec_sync, owners, counts, loss: LogPace::default() }))
     }
 
     /// Puts another configuration in force, as far as a reload can.
@@ -114,7 +117,7 @@ impl AuditLog {
     pub fn record(&self, operation: &EndedOperation<'_>) {
         let wanted = operation.kind != OperationKind::ExecSync || *self.0.exec_sync.get();
         if self.0.lines.is_some() && wanted {
-            self.send(Message::Line(AuditLine::of(operation).to_json()));
+            self.send(Message::Line(AuditLine::of(operation, &self.0.owners).to_json()));
         }
     }
 

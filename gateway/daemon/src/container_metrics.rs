@@ -14,6 +14,8 @@ use switchyard_core::names::Names;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics};
 use switchyard_core::table::{Sandbox, Task};
 
+use crate::owners::Owners;
+
 mod reading;
 
 pub use reading::{ContainerReading, SandboxTraffic, TaskUsage};
@@ -35,10 +37,7 @@ struct OwnReadings {
 ///
 /// # Errors
 /// `Unavailable` before recovery, or if nothing can be read.
-pub(crate) async fn read(
-    gateway: &Gateway,
-    names: fn(&Sandbox, Option<&Task>) -> Names,
-) -> Result<ContainerReading> {
+pub(crate) async fn read(gateway: &Gateway, owners: &Owners) -> Result<ContainerReading> {
     let readings = try_join_all(Owner::ALL.map(|owner| read_owned(gateway.scope(owner)))).await?;
     let now = SystemTime::now();
     let mut figures = Figures::default();
@@ -51,7 +50,8 @@ pub(crate) async fn read(
             if let Some(interfaces) = traffic.get(&sandbox.id) {
                 let id = sandbox.id.to_string();
                 all_traffic.push(SandboxTraffic::of(sandbox.id, interfaces));
-                figures.add_sandbox(subject(sandbox.meta.owner, &id, &names(sandbox, None)), interfaces);
+                figures
+                    .add_sandbox(subject(sandbox.meta.owner, &id, &owners.names(sandbox, None)), interfaces);
             }
         }
         for task in tasks {
@@ -59,7 +59,7 @@ pub(crate) async fn read(
             let (Some(sandbox), Some(read)) = (ready.get(&task.sandbox), metrics.get(&task.id)) else {
                 continue;
             };
-            let subject = subject(task.meta.owner, &task.id.to_string(), &names(sandbox, Some(task)));
+            let subject = subject(task.meta.owner, &task.id.to_string(), &owners.names(sandbox, Some(task)));
             figures.add_task(subject, task, read, now);
             usage.push(TaskUsage::of(Arc::clone(task), Arc::clone(sandbox), read));
         }

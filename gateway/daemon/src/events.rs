@@ -16,7 +16,7 @@ use switchyard_operator_api::{EventPage, EventView};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use crate::wiring;
+use crate::owners::Owners;
 
 mod ring;
 
@@ -36,12 +36,15 @@ struct EventStore {
     latest: watch::Sender<u64>,
     /// Names this run of the daemon: event numbers begin anew with the next one.
     run: String,
+    owners: Owners,
 }
 
-impl Default for EventLog {
-    fn default() -> Self {
+impl EventLog {
+    /// An empty list.
+    #[must_use]
+    pub fn new(owners: Owners) -> Self {
         let run = format!("{}-{}", std::process::id(), rfc3339(SystemTime::now()));
-        Self(Arc::new(EventStore { ring: Mutex::default(), latest: watch::Sender::new(0), run }))
+        Self(Arc::new(EventStore { ring: Mutex::default(), latest: watch::Sender::new(0), run, owners }))
     }
 }
 
@@ -50,7 +53,7 @@ impl EventLog {
     pub async fn record(self, mut events: Subscription) {
         loop {
             match events.next().await {
-                Ok(Some(event)) => self.push(view(&event)),
+                Ok(Some(event)) => self.push(view(&event, &self.0.owners)),
                 Ok(None) => return,
                 Err(Lagged { missed }) => {
                     tracing::warn!(
@@ -101,11 +104,11 @@ impl EventLog {
 }
 
 /// The view of an event.
-fn view(event: &Event) -> EventView {
+fn view(event: &Event, owners: &Owners) -> EventView {
     let Event { at, owner, kind, sandbox, task } = event;
     let (word, detail) = describe(kind);
     let names = sandbox.as_deref().map(|sandbox| {
-        wiring::names_in_record(&sandbox.meta, task.as_deref().map(|task| &*task.meta)).to_string()
+        owners.names_in_record(&sandbox.meta, task.as_deref().map(|task| &*task.meta)).to_string()
     });
     EventView {
         number: 0,

@@ -8,7 +8,7 @@ use switchyard_core::id::Owner;
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, ErrorKind, Result};
 
-use crate::wiring;
+use crate::owners::Owners;
 
 mod selection;
 use selection::{Candidate, ObjectId, OfSeveral, select};
@@ -25,21 +25,22 @@ pub(crate) struct Found {
 ///
 /// # Errors
 /// Those of [`select`]; `Unavailable` before recovery.
-pub(crate) fn object(gateway: &Gateway, name: &str) -> Result<Found> {
-    one_of(all(gateway)?, name, OfSeveral::Refused)
+pub(crate) fn object(gateway: &Gateway, owners: &Owners, name: &str) -> Result<Found> {
+    one_of(owners, all(gateway)?, name, OfSeveral::Refused)
 }
 
 /// The same among tasks alone; of several tasks under one name, the newest.
 ///
 /// # Errors
 /// As [`object`]; `FailedPrecondition` if a sandbox is meant.
-pub(crate) fn task(gateway: &Gateway, name: &str) -> Result<(Arc<Sandbox>, Arc<Task>)> {
+pub(crate) fn task(gateway: &Gateway, owners: &Owners, name: &str) -> Result<(Arc<Sandbox>, Arc<Task>)> {
     let (tasks, sandboxes): (Vec<_>, Vec<_>) =
         all(gateway)?.into_iter().partition(|found| found.task.is_some());
-    let found = one_of(tasks, name, OfSeveral::Newest).map_err(|error| {
+    let found = one_of(owners, tasks, name, OfSeveral::Newest).map_err(|error| {
         let is_unknown = |error: &Error| error.kind() == ErrorKind::NotFound;
         // More than one sandbox may be meant.
-        if !is_unknown(&error) || one_of(sandboxes, name, OfSeveral::Newest).is_err_and(|of| is_unknown(&of))
+        if !is_unknown(&error)
+            || one_of(owners, sandboxes, name, OfSeveral::Newest).is_err_and(|of| is_unknown(&of))
         {
             return error;
         }
@@ -51,8 +52,8 @@ pub(crate) fn task(gateway: &Gateway, name: &str) -> Result<(Arc<Sandbox>, Arc<T
     Ok((sandbox, task.ok_or_else(|| Error::internal("a sandbox was found among tasks"))?))
 }
 
-fn one_of(mut all: Vec<Found>, name: &str, of_several: OfSeveral) -> Result<Found> {
-    let candidates: Vec<_> = all.iter().map(Found::candidate).collect();
+fn one_of(owners: &Owners, mut all: Vec<Found>, name: &str, of_several: OfSeveral) -> Result<Found> {
+    let candidates: Vec<_> = all.iter().map(|found| found.candidate(owners)).collect();
     let place = select(&candidates, name, of_several)?;
     Ok(all.swap_remove(place))
 }
@@ -78,7 +79,7 @@ fn all(gateway: &Gateway) -> Result<Vec<Found>> {
 // === impl Found ===
 
 impl Found {
-    fn candidate(&self) -> Candidate {
+    fn candidate(&self, owners: &Owners) -> Candidate {
         let Self { sandbox, task } = self;
         let meta = task.as_ref().map_or(&sandbox.meta, |task| &task.meta);
         Candidate {
@@ -89,7 +90,7 @@ impl Found {
             owner: meta.owner.as_str(),
             state: task.as_ref().map_or(sandbox.state.as_str(), |task| task.state.as_str()),
             name: meta.name.clone(),
-            display_name: wiring::names(sandbox, task.as_deref()).to_string(),
+            display_name: owners.names(sandbox, task.as_deref()).to_string(),
             created_at: meta.created_at,
         }
     }

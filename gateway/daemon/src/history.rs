@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use switchyard_config::AuditConfig;
 use switchyard_core::operation::{EndedOperation, OperationKind, OperationObserver, Operations};
+use switchyard_core::spec::Meta;
+use switchyard_operator_api::OperationView;
 use switchyard_telemetry::{TraceSettings, TraceSettingsError, Traces};
 
 use crate::audit::AuditLog;
 use crate::events::EventLog;
 use crate::metrics::{Metrics, OperationMetrics};
+use crate::owners::Owners;
 
 /// The records of what happens. Clones share them.
 #[derive(Debug, Clone)]
@@ -22,6 +25,8 @@ pub struct History {
     pub events: EventLog,
     /// The traces, if they are exported.
     pub traces: Option<Arc<Traces>>,
+    /// What the frontends know of the objects.
+    pub owners: Owners,
 }
 
 /// Writes a line of the audit log and observes metrics when an operation ends.
@@ -34,12 +39,19 @@ struct Observer {
 impl History {
     /// Begins to record what happens.
     #[must_use]
-    pub fn start(audit: &AuditConfig, metrics: &Metrics) -> Self {
+    pub fn start(audit: &AuditConfig, metrics: &Metrics, owners: Owners) -> Self {
         let operations = Operations::default();
-        let audit = AuditLog::start(audit);
+        let audit = AuditLog::start(audit, owners.clone());
         let observer = Observer { audit: audit.clone(), metrics: metrics.operations.clone() };
         operations.observe(Arc::new(observer));
-        Self { operations, audit, events: EventLog::default(), traces: None }
+        Self { operations, audit, events: EventLog::new(owners.clone()), traces: None, owners }
+    }
+
+    /// The operations in flight, for display.
+    pub fn in_flight(&self) -> impl Iterator<Item = OperationView> {
+        let names = |sandbox: &Meta, task: Option<&Meta>| self.owners.names_in_record(sandbox, task);
+        let in_flight = self.operations.in_flight().into_iter();
+        in_flight.map(move |operation| OperationView::of(operation, names))
     }
 
     /// The same records, and traces of operations if there are settings. It must be called within a runtime.

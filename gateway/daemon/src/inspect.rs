@@ -9,7 +9,8 @@ use switchyard_core::table::Task;
 use switchyard_core::{Error, Result};
 use switchyard_operator_api::{Disclosure, ImageView, Inspected, InspectionView};
 
-use crate::{find, wiring};
+use crate::find;
+use crate::owners::Owners;
 
 /// How long the backend may take to tell what it knows of an object, and to list the images.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -19,12 +20,17 @@ const LIMIT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// Those of [`find::object`].
-pub(crate) async fn read(gateway: &Gateway, name: &str, disclosure: Disclosure) -> Result<InspectionView> {
-    let found = find::object(gateway, name)?;
+pub(crate) async fn read(
+    gateway: &Gateway,
+    owners: &Owners,
+    name: &str,
+    disclosure: Disclosure,
+) -> Result<InspectionView> {
+    let found = find::object(gateway, owners, name)?;
     let scope = gateway.scope(found.sandbox.meta.owner);
     match found.task {
-        None => sandbox(&scope, found.sandbox.id, disclosure).await,
-        Some(of) => task(&scope, of.id, disclosure).await,
+        None => sandbox(&scope, owners, found.sandbox.id, disclosure).await,
+        Some(of) => task(&scope, owners, of.id, disclosure).await,
     }
 }
 
@@ -45,25 +51,30 @@ pub(crate) async fn images(gateway: &Gateway) -> Result<Vec<ImageView>> {
     Ok(ImageView::of_all(images, &tasks))
 }
 
-async fn sandbox(scope: &Scope, id: SandboxId, disclosure: Disclosure) -> Result<InspectionView> {
+async fn sandbox(
+    scope: &Scope,
+    owners: &Owners,
+    id: SandboxId,
+    disclosure: Disclosure,
+) -> Result<InspectionView> {
     let found = scope.sandbox_with_tasks(id)?;
     let inspection = match disclosure {
         Disclosure::Names => in_time(scope.inspect_sandbox(id)).await,
         Disclosure::Secrets => Ok(in_time(scope.show_sandbox_secrets(id)).await?),
     };
     let sandbox = &found.sandbox;
-    let name = |task: &Arc<Task>| (task.id.to_string(), wiring::names(sandbox, Some(task)).to_string());
+    let name = |task: &Arc<Task>| (task.id.to_string(), owners.names(sandbox, Some(task)).to_string());
     let inspected = Inspected {
         sandbox,
-        names: &wiring::names(sandbox, None),
+        names: &owners.names(sandbox, None),
         inspection: &inspection,
-        annotations: &wiring::annotations(&sandbox.meta, None),
+        annotations: &owners.annotations(&sandbox.meta, None),
         disclosure,
     };
     Ok(InspectionView::of_sandbox(&inspected, found.tasks.iter().map(name).collect()))
 }
 
-async fn task(scope: &Scope, id: TaskId, disclosure: Disclosure) -> Result<InspectionView> {
+async fn task(scope: &Scope, owners: &Owners, id: TaskId, disclosure: Disclosure) -> Result<InspectionView> {
     let task = scope.task(&id.to_string())?;
     let sandbox = scope.sandbox_by_id(task.sandbox)?;
     let inspection = match disclosure {
@@ -72,9 +83,9 @@ async fn task(scope: &Scope, id: TaskId, disclosure: Disclosure) -> Result<Inspe
     };
     let inspected = Inspected {
         sandbox: &sandbox,
-        names: &wiring::names(&sandbox, Some(&task)),
+        names: &owners.names(&sandbox, Some(&task)),
         inspection: &inspection,
-        annotations: &wiring::annotations(&sandbox.meta, Some(&task.meta)),
+        annotations: &owners.annotations(&sandbox.meta, Some(&task.meta)),
         disclosure,
     };
     Ok(InspectionView::of_task(&inspected, &task))

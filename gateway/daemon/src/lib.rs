@@ -48,6 +48,7 @@ pub mod managed;
 pub mod metrics;
 pub mod node;
 pub mod output;
+pub mod owners;
 pub mod page;
 pub mod reload;
 pub mod self_check;

@@ -30,8 +30,9 @@ use tokio::sync::watch;
 use crate::container_metrics::ContainerReading;
 use crate::managed::State;
 use crate::managed::restart::{RestartError, Restarter};
+use crate::owners::Owners;
 use crate::status::{Condition, Part, StatusSource};
-use crate::{container_metrics, inspect, task_logs, wiring};
+use crate::{container_metrics, inspect, task_logs};
 
 pub mod plugins;
 pub mod swarm;
@@ -48,6 +49,7 @@ pub struct Node {
     /// For queries of the files of programs.
     files: BlockingPool,
     logs: Client,
+    owners: Owners,
     gateway: OnceLock<Gateway>,
     /// Why the last attempt to recover has failed.
     recovery_fault: RwLock<Option<String>>,
@@ -75,6 +77,7 @@ impl Node {
         containerd: Option<watch::Receiver<State>>,
         logkeeper: watch::Receiver<State>,
         logs: Client,
+        owners: Owners,
         frontends: &[&'static str],
         restarters: Vec<Restarter>,
     ) -> Self {
@@ -84,6 +87,7 @@ impl Node {
             restarters,
             files: BlockingPool::new(threads::FILES_POOL, PROGRAMS_LIMIT),
             logs,
+            owners,
             gateway: OnceLock::new(),
             recovery_fault: RwLock::default(),
             frontends: frontends.iter().map(|name| (*name, AtomicBool::default())).collect(),
@@ -287,7 +291,7 @@ impl StatusSource for Node {
             tasks.extend(scope.tasks().unwrap_or_default());
             sandboxes.extend(scope.sandboxes().unwrap_or_default());
         }
-        Objects::of(&sandboxes, &tasks, wiring::names)
+        Objects::of(&sandboxes, &tasks, |sandbox, task| self.owners.names(sandbox, task))
     }
 
     fn inspect(
@@ -295,7 +299,7 @@ impl StatusSource for Node {
         name: String,
         disclosure: Disclosure,
     ) -> BoxFuture<'_, switchyard_core::Result<InspectionView>> {
-        Box::pin(async move { inspect::read(self.gateway()?, &name, disclosure).await })
+        Box::pin(async move { inspect::read(self.gateway()?, &self.owners, &name, disclosure).await })
     }
 
     fn images(&self) -> BoxFuture<'_, switchyard_core::Result<Vec<ImageView>>> {
@@ -330,7 +334,7 @@ impl StatusSource for Node {
         let id = sandbox.parse().ok()?;
         let mut found =
             Owner::ALL.into_iter().filter_map(|owner| gateway.scope(owner).sandbox_by_id(id).ok());
-        found.next().map(|sandbox| wiring::names(&sandbox, None).to_string())
+        found.next().map(|sandbox| self.owners.names(&sandbox, None).to_string())
     }
 
     fn programs(&self) -> BoxFuture<'_, Vec<ProgramView>> {
@@ -357,7 +361,7 @@ impl StatusSource for Node {
     fn task_log<'a>(&'a self, task: &'a str) -> BoxFuture<'a, switchyard_core::Result<TaskLogView>> {
         Box::pin(async move {
             match self.gateway.get() {
-                Some(gateway) => task_logs::find(gateway, &self.logs, task).await,
+                Some(gateway) => task_logs::find(gateway, &self.owners, &self.logs, task).await,
                 None => Err(switchyard_core::Error::unavailable("the daemon is starting: try again")),
             }
         })
@@ -365,9 +369,10 @@ impl StatusSource for Node {
 
     fn read_containers(&self) -> BoxFuture<'static, switchyard_core::Result<ContainerReading>> {
         let gateway = self.gateway.get().cloned();
+        let owners = self.owners.clone();
         Box::pin(async move {
             match &gateway {
-                Some(gateway) => container_metrics::read(gateway, wiring::names).await,
+                Some(gateway) => container_metrics::read(gateway, &owners).await,
                 None => Err(switchyard_core::Error::unavailable("the daemon is starting: try again")),
             }
         })

@@ -180,14 +180,16 @@ pub async fn run(
     let metrics = Arc::new(Metrics::new().map_err(ServeError::Metrics)?);
     let processes = NeededProcesses::new(&config);
     let (containerd, logkeeper) = processes.states();
+    let owners = wiring::owners();
     let node = Node::new(
         containerd,
         logkeeper,
         Client::new(config.logkeeper_socket()),
+        owners.clone(),
         &enabled_frontends(&config),
         processes.restarters(),
     );
-    let history = History::start(&config.audit, &metrics).with_traces(traces.as_ref())?;
+    let history = History::start(&config.audit, &metrics, owners).with_traces(traces.as_ref())?;
     let daemon = Daemon {
         config: Arc::clone(&config),
         shutdown,

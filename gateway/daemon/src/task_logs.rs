@@ -7,17 +7,23 @@ use switchyard_logkeeper::Client;
 use switchyard_logkeeper::reader::LogLocation;
 use switchyard_operator_api::{LogView, TaskLogView};
 
-use crate::{find, wiring};
+use crate::find;
+use crate::owners::Owners;
 
 /// Where the log of a task is, which is given as [`find::task`] takes it.
 ///
 /// # Errors
 /// Those of [`find::task`].
-pub(crate) async fn find(gateway: &Gateway, logs: &Client, word: &str) -> Result<TaskLogView> {
-    let (sandbox, task) = find::task(gateway, word)?;
-    let display_name = wiring::names(&sandbox, Some(&task)).to_string();
+pub(crate) async fn find(
+    gateway: &Gateway,
+    owners: &Owners,
+    logs: &Client,
+    word: &str,
+) -> Result<TaskLogView> {
+    let (sandbox, task) = find::task(gateway, owners, word)?;
+    let display_name = owners.names(&sandbox, Some(&task)).to_string();
     let id = task.id.to_string();
-    let log = wiring::log_of(&sandbox, &task);
+    let log = owners.log_of(&sandbox, &task);
     let is_complete = match &task.state {
         // The agent writes what the gateway has passed on.
         TaskState::Exited { .. } | TaskState::Removing { .. } if task.details.log_path.is_none() => true,

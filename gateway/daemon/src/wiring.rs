@@ -1,8 +1,7 @@
 //! Chooses the backend and the frontends: the only module that names them.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use switchyard_config::{Config, CriConfig, DeviceHost, DevicesConfig, KubeletDevices};
@@ -12,9 +11,8 @@ use switchyard_core::device::Inventories;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::Owner;
 use switchyard_core::ledger::LeaseStore;
-use switchyard_core::names::Names;
 use switchyard_core::reload::Reloadable;
-use switchyard_core::spec::{CpuSet, Meta};
+use switchyard_core::spec::CpuSet;
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_cri::ExclusiveCpus;
 use switchyard_device_host::{Host, Hosted};
@@ -27,6 +25,8 @@ use switchyard_swarm::AllowedDevices;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
+
+use crate::owners::{OwnerFunctions, Owners, log_beneath};
 
 mod swarm;
 
@@ -206,68 +206,40 @@ pub fn kubelet_devices(
     switchyard_device_plugin::Frontend::new(scope, config).observed(observe)
 }
 
-/// The names of a sandbox, or of a task in it, by the frontend of its owner. A task has the name of its image
-/// in any case.
+/// What the frontends know of the objects of their owners.
 #[must_use]
-pub fn names(sandbox: &Sandbox, task: Option<&Task>) -> Names {
-    let names = names_in_record(&sandbox.meta, task.map(|task| &*task.meta));
-    match task {
-        Some(task) if names.get("image").is_none() => names.with("image", &task.details.image_ref),
-        Some(_) | None => names,
-    }
+pub fn owners() -> Owners {
+    let default = OwnerFunctions::default();
+    Owners::new([
+        (
+            Owner::Kubernetes,
+            OwnerFunctions {
+                names: switchyard_cri::names,
+                annotations: switchyard_cri::annotations,
+                log: log_of_container,
+            },
+        ),
+        (Owner::Nomad, OwnerFunctions { names: switchyard_nomad::names, log: log_of_nomad_task, ..default }),
+        (Owner::Swarm, OwnerFunctions { names: switchyard_swarm::names, ..default }),
+    ])
 }
 
-/// As [`names`], from what the frontend stored with the sandbox and the task alone.
-#[must_use]
-pub fn names_in_record(sandbox: &Meta, task: Option<&Meta>) -> Names {
-    match sandbox.owner {
-        Owner::Kubernetes => switchyard_cri::names(sandbox, task),
-        Owner::Nomad => switchyard_nomad::names(sandbox, task),
-        Owner::Swarm => switchyard_swarm::names(sandbox, task),
-        Owner::Host => Names::new(&task.unwrap_or(sandbox).name),
-    }
-}
-
-/// The annotations of a sandbox, or of a task in it, as its owner requested them: their values may be secret.
-#[must_use]
-pub fn annotations(sandbox: &Meta, task: Option<&Meta>) -> BTreeMap<String, String> {
-    match sandbox.owner {
-        Owner::Kubernetes => switchyard_cri::annotations(sandbox, task),
-        Owner::Nomad | Owner::Swarm | Owner::Host => BTreeMap::new(),
-    }
-}
-
-/// Where the log of a task is, as its frontend knows, or why there is none.
-///
-/// # Errors
-/// The reason.
-pub fn log_of(sandbox: &Sandbox, task: &Task) -> Result<LogLocation, &'static str> {
-    match (&task.details.log_path, task.meta.owner) {
-        (Some(file), Owner::Kubernetes) => {
-            Ok(log_beneath(switchyard_cri::log_directory(&sandbox.meta), file))
-        }
-        (Some(file), Owner::Nomad | Owner::Swarm | Owner::Host) => Ok(log_beneath(None, file)),
-        (None, Owner::Nomad) => match switchyard_nomad::log_files(&task.meta) {
-            Some((root, name)) => Ok(LogLocation::Plain { root, dir: "alloc/logs".into(), name }),
-            None => Err("its record does not tell the directory of its allocation"),
-        },
-        (None, Owner::Kubernetes) => Err(
+fn log_of_container(sandbox: &Sandbox, task: &Task) -> Result<LogLocation, &'static str> {
+    match &task.details.log_path {
+        Some(file) => Ok(log_beneath(switchyard_cri::log_directory(&sandbox.meta), file)),
+        None => Err(
             "its pod has no log directory, or it has no log path: only clients that attach get its output",
         ),
-        (None, Owner::Swarm | Owner::Host) => Err("it was created without one"),
     }
 }
 
-/// A log in the CRI format. Links are followed on the way to `directory` alone.
-fn log_beneath(directory: Option<PathBuf>, file: &Path) -> LogLocation {
-    let known = directory.and_then(|root| {
-        let path = file.strip_prefix(&root).ok().filter(|path| path.file_name().is_some())?.to_owned();
-        Some(LogLocation::Cri { root, path })
-    });
-    known.unwrap_or_else(|| LogLocation::Cri {
-        root: file.parent().unwrap_or(Path::new("/")).to_owned(),
-        path: file.file_name().map(PathBuf::from).unwrap_or_default(),
-    })
+/// The agent writes the log of a task that has none of ours.
+fn log_of_nomad_task(_: &Sandbox, task: &Task) -> Result<LogLocation, &'static str> {
+    match (&task.details.log_path, switchyard_nomad::log_files(&task.meta)) {
+        (Some(file), _) => Ok(log_beneath(None, file)),
+        (None, Some((root, name))) => Ok(LogLocation::Plain { root, dir: "alloc/logs".into(), name }),
+        (None, None) => Err("its record does not tell the directory of its allocation"),
+    }
 }
 
 /// The kubelet's PodResources socket.
@@ -315,21 +287,4 @@ pub fn cri(scope: Scope, settings: &LiveSettings, sessions: Sessions) -> Routes 
         .add_service(runtime_v1alpha2)
         .add_service(image_v1alpha2)
         .add_service(volume_v1alpha2)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn log_is_beneath_the_directory_of_its_pod() {
-        let file = Path::new("/var/log/pods/shop_web_u-1/nginx/0.log");
-        let beneath = |root: &str, path: &str| LogLocation::Cri { root: root.into(), path: path.into() };
-        let pod = Some("/var/log/pods/shop_web_u-1".into());
-        assert_eq!(log_beneath(pod, file), beneath("/var/log/pods/shop_web_u-1", "nginx/0.log"));
-        for unknown in [None, Some("/elsewhere".into()), Some(file.to_owned())] {
-            let own = beneath("/var/log/pods/shop_web_u-1/nginx", "0.log");
-            assert_eq!(log_beneath(unknown, file), own);
-        }
-    }
 }

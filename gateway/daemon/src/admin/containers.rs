@@ -24,7 +24,6 @@ use switchyard_core::id::Owner;
 use super::answers::{json, owner_named, status_of, text};
 use super::pages::{ListenerPages, Reach, WITHHELD};
 use crate::metrics::CONTENT_TYPE as METRICS_TYPE;
-use crate::wiring;
 
 const PATH: &str = "/metrics/containers";
 
@@ -60,7 +59,10 @@ async fn usage(
         Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     };
     match pages.admin.containers.get(&*pages.admin.source).await {
-        Ok(reading) => json(&reading.view(owner, wiring::names)),
+        Ok(reading) => {
+            let owners = &pages.admin.history.owners;
+            json(&reading.view(owner, |sandbox, task| owners.names(sandbox, task)))
+        }
         Err(error) => {
             text(status_of(error.kind()), format!("the containers cannot be read: {}\n", error.report()))
         }

@@ -8,11 +8,9 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::get;
 use serde::Deserialize;
-use switchyard_operator_api::OperationView;
 
 use super::answers::{json, owner_named, text};
 use super::pages::ListenerPages;
-use crate::wiring;
 
 /// The longest time for which a request for events can wait, in seconds: shorter than a page may take.
 const WAIT_MAX: u64 = 25;
@@ -25,13 +23,7 @@ pub(super) fn routes() -> Router<ListenerPages> {
 }
 
 async fn operations(State(pages): State<ListenerPages>) -> Response {
-    let in_flight = pages.admin.history.operations.in_flight();
-    json(
-        &in_flight
-            .into_iter()
-            .map(|operation| OperationView::of(operation, wiring::names_in_record))
-            .collect::<Vec<_>>(),
-    )
+    json(&pages.admin.history.in_flight().collect::<Vec<_>>())
 }
 
 /// Which events are asked for.

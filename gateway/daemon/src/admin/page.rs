@@ -21,7 +21,7 @@ use serde::Deserialize;
 use switchyard_core::Error;
 use switchyard_core::id::{ID_LEN, Owner};
 use switchyard_core::operation::{Caller, OperationKind, Subject};
-use switchyard_operator_api::{Disclosure, InspectionView, OperationView};
+use switchyard_operator_api::{Disclosure, InspectionView};
 use tokio::time::timeout;
 
 use super::answers::{json, owner_named, respond, status_of, text};
@@ -29,7 +29,7 @@ use super::host;
 use super::pages::{COUNT_LIMIT, ListenerPages, Reach};
 use crate::container_metrics::ContainerReading;
 use crate::page::{self, LogTail, NodeFacts, NodeQuery, ObjectFacts, StatusPage, TICKET_TIME};
-use crate::{node, task_logs, wiring};
+use crate::{node, task_logs};
 
 /// How long a page waits for a reading of what tasks use, which goes on without it.
 const USAGE_WAIT: Duration = Duration::from_millis(50);
@@ -161,12 +161,7 @@ async fn home(
         devices: source.devices().with_display_names(|sandbox| source.display_name(sandbox)),
         events: history.events.latest(EVENTS, |_| true),
         refused: history.events.latest(REFUSED, |event| event.event == "refused"),
-        operations: history
-            .operations
-            .in_flight()
-            .into_iter()
-            .map(|operation| OperationView::of(operation, wiring::names_in_record))
-            .collect(),
+        operations: history.in_flight().collect(),
         swarm: source.swarm().map(|swarm| node::swarm::view(swarm.status())),
     };
     html(StatusCode::OK, page::node(&facts, &query))
@@ -238,17 +233,13 @@ async fn facts(pages: &ListenerPages, object: InspectionView) -> ObjectFacts {
     let mut tasks = if is_task { Vec::new() } else { pages.admin.source.objects().tasks };
     tasks.retain(|task| task.sandbox == object.id);
     let history = &pages.admin.history;
-    let operations = history
-        .operations
-        .in_flight()
-        .into_iter()
-        .map(|operation| OperationView::of(operation, wiring::names_in_record));
     ObjectFacts {
         node: pages.admin.page.node().to_owned(),
         tasks,
         usage: pages.admin.page.usage().latest(),
         events: history.events.latest(EVENTS, |event| event.task == id || event.sandbox == id),
-        operations: operations
+        operations: history
+            .in_flight()
             .filter(|operation| operation.task == id || operation.sandbox == id)
             .take(EVENTS)
             .collect(),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use switchyard_core::operation::{EndedOperation, Outcome};
 use switchyard_operator_api::text::rfc3339;
 
-use crate::wiring;
+use crate::owners::Owners;
 
 /// The longest text of an error, in bytes.
 const ERROR_MAX: usize = 512;
@@ -55,10 +55,10 @@ pub struct AuditLine {
 impl AuditLine {
     /// The line of an operation.
     #[must_use]
-    pub fn of(operation: &EndedOperation<'_>) -> Self {
+    pub fn of(operation: &EndedOperation<'_>, owners: &Owners) -> Self {
         let EndedOperation { kind, owner, subject, caller, began_at, took, outcome } = operation;
         let names = subject.sandbox_meta.as_deref().map(|sandbox| {
-            let names = wiring::names_in_record(sandbox, subject.task_meta.as_deref());
+            let names = owners.names_in_record(sandbox, subject.task_meta.as_deref());
             names.iter().map(|(label, value)| (label.to_owned(), value.to_owned())).collect()
         });
         let (result, error) = match outcome {

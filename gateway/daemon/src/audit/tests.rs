@@ -42,7 +42,7 @@ fn line_has_the_operation_and_its_caller() {
     let mut operation = ended(OperationKind::Exec, &subject, &caller);
     let error = switchyard_core::Error::not_found("x".repeat(2000));
     operation.outcome = Outcome::Failed(&error);
-    let json = AuditLine::of(&operation).to_json();
+    let json = AuditLine::of(&operation, &crate::wiring::owners()).to_json();
     assert!(!json.contains('\n'), "{json}");
     let AuditLine {
         at, operation, owner, sandbox, argument, listener, uid, pid, result, error, seconds, ..
@@ -59,7 +59,7 @@ fn line_has_the_operation_and_its_caller() {
 fn file_is_continued_under_its_name_after_a_rotation() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("deep/audit.log");
-    let log = AuditLog::start(&config(AuditTarget::File, path.clone()));
+    let log = AuditLog::start(&config(AuditTarget::File, path.clone()), Owners::default());
     let subject = Subject::argument("busybox");
     log.record(&ended(OperationKind::PullImage, &subject, &caller()));
     log.flush();
@@ -80,7 +80,7 @@ fn commands_of_probes_are_recorded_only_if_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("audit.log");
     let silent = config(AuditTarget::File, path.clone());
-    let log = AuditLog::start(&silent);
+    let log = AuditLog::start(&silent, Owners::default());
     let subject = Subject::default();
     log.record(&ended(OperationKind::ExecSync, &subject, &caller()));
     log.reconfigure(&AuditConfig { exec_sync: true, ..silent });
@@ -94,7 +94,7 @@ fn file_that_cannot_be_written_loses_and_counts_lines_until_it_can() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("audit.log");
     fs::create_dir(&path).unwrap();
-    let log = AuditLog::start(&config(AuditTarget::File, path.clone()));
+    let log = AuditLog::start(&config(AuditTarget::File, path.clone()), Owners::default());
     let subject = Subject::default();
     log.record(&ended(OperationKind::StartTask, &subject, &caller()));
     log.flush();
@@ -115,7 +115,7 @@ fn line_after_a_torn_one_begins_on_a_line_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("audit.log");
     fs::write(&path, "{\"at\":\"1970-01").unwrap();
-    let log = AuditLog::start(&config(AuditTarget::File, path.clone()));
+    let log = AuditLog::start(&config(AuditTarget::File, path.clone()), Owners::default());
     for _ in 0..2 {
         log.record(&ended(OperationKind::StopTask, &Subject::default(), &caller()));
     }
@@ -136,7 +136,7 @@ fn journal_gets_each_line_with_the_identifier() {
         String::from_utf8_lossy(&entry[..length]).into_owned()
     };
     let journal = UnixDatagram::bind(&socket).unwrap();
-    let log = AuditLog::start_at(&config(AuditTarget::Journal, PathBuf::new()), &socket);
+    let log = AuditLog::start_at(&config(AuditTarget::Journal, PathBuf::new()), Owners::default(), &socket);
     let subject = Subject::default();
     log.record(&ended(OperationKind::StopTask, &subject, &caller()));
     let entry = receive(&journal);
@@ -152,12 +152,16 @@ fn journal_gets_each_line_with_the_identifier() {
 #[test]
 fn nothing_is_recorded_if_the_log_is_off_and_a_node_without_a_journal_uses_the_daemons_log() {
     let dir = tempfile::tempdir().unwrap();
-    let off = AuditLog::start(&config(AuditTarget::Off, dir.path().join("audit.log")));
+    let off = AuditLog::start(&config(AuditTarget::Off, dir.path().join("audit.log")), Owners::default());
     off.record(&ended(OperationKind::StopTask, &Subject::default(), &caller()));
     off.flush();
     assert_eq!(off.counts(), None);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-    let log = AuditLog::start_at(&config(AuditTarget::Journal, PathBuf::new()), &dir.path().join("none"));
+    let log = AuditLog::start_at(
+        &config(AuditTarget::Journal, PathBuf::new()),
+        Owners::default(),
+        &dir.path().join("none"),
+    );
     log.record(&ended(OperationKind::StopTask, &Subject::default(), &caller()));
     log.flush();
     assert_eq!(log.counts(), Some(AuditCounts { written: 1, lost: 0 }));

@@ -19,7 +19,7 @@ fn numbers(page: &EventPage) -> Vec<u64> {
 
 #[tokio::test]
 async fn pages_continue_where_the_former_one_ended() {
-    let log = EventLog::default();
+    let log = EventLog::new(crate::wiring::owners());
     for _ in 0..PAGE + 2 {
         log.push(event("nomad", String::new()));
     }
@@ -33,7 +33,7 @@ async fn pages_continue_where_the_former_one_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn follower_gets_an_event_as_soon_as_it_happens_or_an_empty_page_in_time() {
-    let log = EventLog::default();
+    let log = EventLog::new(crate::wiring::owners());
     let empty = log.after(None, None, Duration::from_secs(20)).await;
     assert!(empty.events.is_empty());
     let waiting = tokio::spawn({
@@ -51,7 +51,7 @@ async fn after_wait(log: &EventLog) -> EventPage {
 
 #[tokio::test]
 async fn events_of_other_owners_are_skipped_and_not_asked_for_again() {
-    let log = EventLog::default();
+    let log = EventLog::new(crate::wiring::owners());
     for owner in ["nomad", "kubernetes", "nomad", "kubernetes"] {
         log.push(event(owner, String::new()));
     }
@@ -61,7 +61,7 @@ async fn events_of_other_owners_are_skipped_and_not_asked_for_again() {
 
 #[tokio::test(start_paused = true)]
 async fn follower_of_one_owner_is_not_woken_by_others() {
-    let log = EventLog::default();
+    let log = EventLog::new(crate::wiring::owners());
     let waiting = tokio::spawn({
         let log = log.clone();
         async move { log.after(None, Some("nomad"), Duration::from_secs(20)).await }
@@ -77,7 +77,7 @@ async fn follower_of_one_owner_is_not_woken_by_others() {
 
 #[tokio::test]
 async fn ring_is_bounded_in_number_and_size_and_tells_what_it_lost() {
-    let log = EventLog::default();
+    let log = EventLog::new(crate::wiring::owners());
     for _ in 0..10_010 {
         log.push(event("nomad", String::new()));
     }
@@ -97,7 +97,7 @@ async fn ring_is_bounded_in_number_and_size_and_tells_what_it_lost() {
 
 #[tokio::test]
 async fn events_that_were_not_recorded_are_told_to_those_who_knew_the_one_before() {
-    let log = EventLog::default();
+    let log = EventLog::new(crate::wiring::owners());
     log.push(event("nomad", String::new()));
     log.0.ring.lock().miss(7);
     log.push(event("nomad", String::new()));
@@ -109,7 +109,7 @@ async fn events_that_were_not_recorded_are_told_to_those_who_knew_the_one_before
 
 #[tokio::test]
 async fn number_of_an_earlier_run_gets_all_events_and_is_told() {
-    let log = EventLog::default();
+    let log = EventLog::new(crate::wiring::owners());
     log.push(event("nomad", String::new()));
     let page = log.after(Some(("an earlier run", 500)), None, Duration::ZERO).await;
     assert_eq!((numbers(&page), page.is_restarted, page.missed), (vec![1], true, 0));

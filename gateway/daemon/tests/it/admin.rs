@@ -70,7 +70,7 @@ fn exposed_pages(containers: ContainerMetrics) -> (AdminPages, Arc<Fake>, TempDi
     let level = LogLevel::new("info", |_| {});
     let metrics = Arc::new(Metrics::new().unwrap());
     let audit = AuditConfig { to: AuditTarget::Off, ..AuditConfig::default() };
-    let history = History::start(&audit, &metrics);
+    let history = History::start(&audit, &metrics, switchyard::wiring::owners());
     let pages = {
         let page = StatusPage::new(&AdminConfig::default(), dir.path());
         AdminPages::new(Arc::clone(&source) as _, metrics, reloader, level, history, containers, page)
