@@ -55,7 +55,7 @@ fn names<'a>(text: &'a str, begin: &'a str, end: char) -> impl Iterator<Item = S
 
 #[test]
 fn every_metric_is_documented_and_every_documented_one_exists() {
-    let source = repository().join("gateway/daemon/src");
+    let source = repository().join("gateway/operator/src");
     let mut files = vec![source.join("metrics.rs")];
     files.extend(fs::read_dir(source.join("metrics")).expect("it exists").flatten().map(|file| file.path()));
     let mut registered = BTreeSet::new();

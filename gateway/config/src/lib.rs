@@ -12,7 +12,6 @@ use serde::Deserialize;
 use switchyard_tls::TlsConfig;
 use url::Url;
 
-mod audit;
 mod change;
 mod devices;
 mod document;
@@ -28,13 +27,12 @@ mod validate;
 #[cfg(test)]
 mod tests;
 
-pub use audit::{AuditConfig, AuditTarget};
 pub use change::{Effective, Reload};
 pub use devices::{DevicesConfig, LedgerConfig, NamedDevicePolicy, Overcommit};
 pub use document::Location;
 pub use error::ConfigError;
 pub use load::{DEFAULT_FILE, Flag, Loaded, Sources, load};
-pub use swarm::{JoinAvailability, SwarmConfig};
+pub use swarm::SwarmConfig;
 pub use switchyard_containerd::config::{
     AdvisoriesConfig, CgroupConfig, ContainerdConfig as Containerd, ContainerdMode,
     DevicesConfig as DescribedDevices, ImagesConfig, NetworkConfig, RecoveryConfig, RegistryConfig,
@@ -42,6 +40,8 @@ pub use switchyard_containerd::config::{
 pub use switchyard_cri::UnsetSeccomp;
 pub use switchyard_device_host::Config as DeviceHost;
 pub use switchyard_device_plugin::Config as KubeletDevices;
+pub use switchyard_operator::config::{AdminConfig, AuditConfig, AuditTarget, ContainerMetrics};
+pub use switchyard_operator_api::JoinAvailability;
 pub use switchyard_telemetry::{LogConfig, LogFormat};
 
 /// The documented defaults, as `switchyard config default` prints them.
@@ -104,52 +104,6 @@ pub struct PathsConfig {
     pub state: PathBuf,
     /// Sockets and data of the current boot; mode 0711. It should be on tmpfs.
     pub run: PathBuf,
-}
-
-/// The admin HTTP server.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AdminConfig {
-    /// The address of the TCP listener; port 0 selects a free port. The address in use is in
-    /// `<run>/admin.addr`.
-    pub listen: SocketAddr,
-    /// Names and addresses of the node under which browsers ask for the status page, beside those of loopback.
-    pub hosts: Vec<String>,
-    /// A group, by name or number, whose members may read on the unix socket.
-    pub socket_group: Option<String>,
-    /// How many connections each listener serves at once.
-    pub max_connections: usize,
-    /// How long a new connection may take for the head of its first request, in seconds.
-    pub header_timeout_seconds: u64,
-    /// How long a connection may be idle, in seconds.
-    pub idle_timeout_seconds: u64,
-    /// The maximum size of a request's head, in bytes.
-    pub max_header_bytes: usize,
-    /// Which listeners serve the metrics of containers, with the names of their pods and jobs.
-    pub container_metrics: ContainerMetrics,
-    /// The address of a listener for metrics and health alone; `None`: there is none. The address in use is
-    /// in `<run>/metrics.addr`.
-    pub metrics_listen: Option<SocketAddr>,
-    /// The certificate chain of that listener in PEM, for HTTPS; with `metrics_tls_key`.
-    pub metrics_tls_certificate: Option<PathBuf>,
-    /// The private key of the certificate in PEM.
-    pub metrics_tls_key: Option<PathBuf>,
-    /// The authorities of which clients of that listener must have a certificate, in PEM.
-    pub metrics_client_ca: Option<PathBuf>,
-    /// A file with the bearer token that requests to that listener must present.
-    pub metrics_bearer_token_file: Option<PathBuf>,
-}
-
-/// Where the metrics of containers are served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ContainerMetrics {
-    /// Nowhere.
-    Off,
-    /// On the unix socket of the admin pages.
-    Local,
-    /// On all listeners of the admin pages.
-    Network,
 }
 
 /// The CRI server.
@@ -284,26 +238,6 @@ impl Default for PathsConfig {
     }
 }
 
-impl Default for AdminConfig {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9640)),
-            hosts: Vec::new(),
-            socket_group: None,
-            max_connections: 256,
-            header_timeout_seconds: 10,
-            idle_timeout_seconds: 120,
-            max_header_bytes: 64 << 10,
-            container_metrics: ContainerMetrics::Local,
-            metrics_listen: None,
-            metrics_tls_certificate: None,
-            metrics_tls_key: None,
-            metrics_client_ca: None,
-            metrics_bearer_token_file: None,
-        }
-    }
-}
-
 impl Default for CriConfig {
     fn default() -> Self {
         Self {
@@ -402,18 +336,8 @@ impl Config {
     }
 }
 
-impl AdminConfig {
-    /// The files with which the metrics listener serves HTTPS; `None` for plain HTTP.
-    #[must_use]
-    pub fn metrics_tls(&self) -> Option<TlsConfig> {
-        let files = self.metrics_tls_certificate.clone().zip(self.metrics_tls_key.clone());
-        let client_ca = self.metrics_client_ca.clone();
-        files.map(|(certificates, key)| TlsConfig { certificates, key, client_ca })
-    }
-}
-
 impl StreamingConfig {
-    /// The base of the URLs that clients get; `None` for the address of the listener. A valid configuration has no other text.
+    /// The base of the URLs that clients get; `None` for the address of the listener. Validation has refused a text that is no URL.
     #[must_use]
     pub fn base_url(&self) -> Option<Url> {
         self.url.as_deref().and_then(validate::streaming_url)

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use switchyard_operator_api::JoinAvailability;
 
 /// How many labels a node may have, and how long a key or value may be, in bytes: all of them are in every
 /// description of the node that managers store.
@@ -32,19 +33,6 @@ pub struct SwarmConfig {
     pub port_range: [u16; 2],
     /// The CDI names of the devices that services may name in a label.
     pub allow_devices: BTreeSet<String>,
-}
-
-/// Whether the scheduler of a swarm may place tasks on a node that joins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum JoinAvailability {
-    /// It may.
-    #[default]
-    Active,
-    /// It may not, and those that run go on.
-    Pause,
-    /// It may not, and those that run are moved.
-    Drain,
 }
 
 impl Default for SwarmConfig {

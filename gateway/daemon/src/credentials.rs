@@ -6,9 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use switchyard_config::Config;
+use switchyard_operator::admin::{BearerToken, Token, TokenError};
 use switchyard_tls::{Certificate, NewCertificate, TlsError};
-
-use crate::admin::{BearerToken, Token, TokenError};
 
 /// What the listeners present and demand.
 #[derive(Debug)]

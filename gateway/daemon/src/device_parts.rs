@@ -11,13 +11,13 @@ use switchyard_core::gateway::Gateway;
 use switchyard_core::id::Owner;
 use switchyard_device_host::Hosted;
 use switchyard_devices::Search;
+use switchyard_operator::metrics::Metrics;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
 use crate::layer::RpcLayer;
-use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::shutdown::Shutdown;
 use crate::wiring;

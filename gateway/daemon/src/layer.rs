@@ -16,14 +16,13 @@ use http::{Extensions, Request, Response};
 use parking_lot::RwLock;
 use switchyard_core::operation::Caller;
 use switchyard_core::trace::{self, InSpan, Tracer};
+use switchyard_operator::metrics::{Metrics, RpcMetrics};
 use switchyard_proto::SERVER_STREAMS;
 use switchyard_rpc::{Call, CallObserver, WatchedBody, name_of};
 use tonic::Code;
 use tonic::transport::server::UdsConnectInfo;
 use tower::{Layer, Service};
 use tracing::{Instrument, Span};
-
-use crate::metrics::{Metrics, RpcMetrics};
 
 mod span;
 

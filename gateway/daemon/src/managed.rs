@@ -22,6 +22,7 @@ use futures::future::BoxFuture;
 use nix::sys::signal::Signal;
 use prometheus::IntCounter;
 use switchyard_core::backoff::Backoff;
+use switchyard_operator::status::Condition;
 use switchyard_process::ProcessId;
 use switchyard_steps::{Step, reach};
 use tokio::process::{Child, Command};
@@ -29,7 +30,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::detach::{ALREADY_RUNNING, read_pid_file};
-use crate::status::Condition;
 
 pub mod containerd;
 mod log;

@@ -18,6 +18,14 @@ use switchyard_device_plugin::Registrations;
 use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_nomad::Launchers;
+use switchyard_operator::container_metrics;
+use switchyard_operator::container_metrics::ContainerReading;
+use switchyard_operator::control::{RestartError, SwarmControl};
+use switchyard_operator::inspect;
+use switchyard_operator::metrics::PluginFigures;
+use switchyard_operator::owners::Owners;
+use switchyard_operator::status::{Condition, Part, StatusSource};
+use switchyard_operator::task_logs;
 use switchyard_operator_api::RestartReport;
 use switchyard_operator_api::programs::{self, ProgramView};
 use switchyard_operator_api::{
@@ -27,15 +35,13 @@ use switchyard_streaming::Sessions;
 use switchyard_swarm::SwarmNode;
 use tokio::sync::watch;
 
-use crate::container_metrics::ContainerReading;
 use crate::managed::State;
-use crate::managed::restart::{RestartError, Restarter};
-use crate::owners::Owners;
-use crate::status::{Condition, Part, StatusSource};
-use crate::{container_metrics, inspect, task_logs};
+use crate::managed::restart::Restarter;
 
 pub mod plugins;
 pub mod swarm;
+
+use swarm::SwarmHandle;
 
 /// How long the files of programs may take to be looked at.
 const PROGRAMS_LIMIT: Duration = Duration::from_secs(2);
@@ -58,7 +64,8 @@ pub struct Node {
     launchers: OnceLock<Launchers>,
     kubelet_devices: RwLock<Option<Registrations>>,
     hosted: RwLock<Option<Hosted>>,
-    swarm: OnceLock<SwarmNode>,
+    swarm: OnceLock<SwarmHandle>,
+    is_swarm_enabled: bool,
 }
 
 /// The streaming server: its address and its sessions.
@@ -80,6 +87,7 @@ impl Node {
         owners: Owners,
         frontends: &[&'static str],
         restarters: Vec<Restarter>,
+        is_swarm_enabled: bool,
     ) -> Self {
         Self {
             containerd,
@@ -96,6 +104,7 @@ impl Node {
             kubelet_devices: RwLock::default(),
             hosted: RwLock::default(),
             swarm: OnceLock::new(),
+            is_swarm_enabled,
         }
     }
 
@@ -137,10 +146,14 @@ impl Node {
         *self.hosted.write() = hosted;
     }
 
+    fn hosted_report(&self) -> Option<Report> {
+        self.hosted.read().as_ref().map(Hosted::report)
+    }
+
     /// Sets the node's part in a swarm, once.
     pub fn set_swarm(&self, swarm: SwarmNode) {
         // A daemon has one.
-        let _ = self.swarm.set(swarm);
+        let _ = self.swarm.set(SwarmHandle::new(swarm));
     }
 
     /// Sets whether a frontend is served.
@@ -208,7 +221,7 @@ impl StatusSource for Node {
             parts.push(needed("logkeeper", self.logkeeper.borrow().condition()));
             parts.extend(backend);
             parts.extend(self.kubelet_devices.read().as_ref().and_then(kubelet_devices));
-            parts.extend(self.plugins().map(|report| device_plugins(&report)));
+            parts.extend(self.hosted_report().map(|report| device_plugins(&report)));
             for (name, served) in &self.frontends {
                 parts.push(self.frontend(name, served));
                 if *name == "cri" {
@@ -261,12 +274,16 @@ impl StatusSource for Node {
         self.launchers.get().and_then(|launchers| u64::try_from(launchers.count()).ok())
     }
 
-    fn swarm(&self) -> Option<&SwarmNode> {
-        self.swarm.get()
+    fn swarm(&self) -> Option<&dyn SwarmControl> {
+        self.swarm.get().map(|swarm| swarm as _)
     }
 
-    fn plugins(&self) -> Option<Report> {
-        self.hosted.read().as_ref().map(Hosted::report)
+    fn is_swarm_enabled(&self) -> bool {
+        self.is_swarm_enabled
+    }
+
+    fn plugins(&self) -> Option<PluginFigures> {
+        self.hosted_report().map(|report| plugins::figures(&report))
     }
 
     fn logs(&self) -> BoxFuture<'_, Option<Stats>> {
@@ -326,7 +343,9 @@ impl StatusSource for Node {
 
     fn devices(&self) -> DevicesView {
         let report = self.gateway.get().map(Gateway::ledger_report);
-        report.map(|report| DevicesView::of(&report, self.plugins().map(plugins::view))).unwrap_or_default()
+        report
+            .map(|report| DevicesView::of(&report, self.hosted_report().map(plugins::view)))
+            .unwrap_or_default()
     }
 
     fn display_name(&self, sandbox: &str) -> Option<String> {

@@ -16,6 +16,9 @@ use switchyard_core::gateway::Gateway;
 use switchyard_core::operation::{Caller, OperationKind, Subject};
 use switchyard_core::threads;
 use switchyard_linux::report;
+use switchyard_operator::control::{ConfigControl, ReloadFailure};
+use switchyard_operator::history::History;
+use switchyard_operator::status::ReloadCounts;
 use switchyard_operator_api::text::rfc3339;
 use switchyard_operator_api::{Change, ConfigView, Effect, Overridden, RefusedReloadView, ReloadReport};
 use switchyard_telemetry::LogLevel;
@@ -24,10 +27,9 @@ use tokio::time::sleep;
 
 use crate::credentials::{CredentialError, Credentials, NewCredentials, Stamps};
 use crate::device_parts::DeviceParts;
-use crate::history::History;
 use crate::service_manager;
-use crate::status::ReloadCounts;
 use crate::wiring::{LiveSettings, ReconfigureBackend};
+use futures::future::BoxFuture;
 
 /// How many requests may wait for a reload.
 const WAITING_MAX: usize = 16;
@@ -163,7 +165,7 @@ impl Reloader {
     ///
     /// # Errors
     /// [`ReloadError`]; the former configuration is in force then.
-    pub async fn reload(&self) -> Verdict {
+    async fn verdict(&self) -> Verdict {
         let stopping = || Arc::new(ReloadError { reason: RefusalReason::Stopping });
         let (answer, verdict) = oneshot::channel();
         let request = Request { answer: Some(answer), caller: Caller::current() };
@@ -176,16 +178,10 @@ impl Reloader {
         // A full queue has requests that are not served yet: they read the same files.
         let _ = self.requests.try_send(Request { answer: None, caller: None });
     }
+}
 
-    /// The configuration in force, with the source of each value.
-    #[must_use]
-    pub fn effective(&self) -> Arc<Effective> {
-        Arc::clone(&self.state.read().effective)
-    }
-
-    /// The state of the configuration.
-    #[must_use]
-    pub fn view(&self) -> ConfigView {
+impl ConfigControl for Reloader {
+    fn view(&self) -> ConfigView {
         let state = self.state.read();
         ConfigView {
             loaded_at: rfc3339(state.loaded_at),
@@ -194,9 +190,7 @@ impl Reloader {
         }
     }
 
-    /// The numbers of reloads.
-    #[must_use]
-    pub fn counts(&self) -> ReloadCounts {
+    fn counts(&self) -> ReloadCounts {
         let state = self.state.read();
         let [applied, refused] = state.counts;
         ReloadCounts {
@@ -206,6 +200,18 @@ impl Reloader {
             loaded_at: state.loaded_at,
             pending: state.pending.len(),
         }
+    }
+
+    fn dump(&self, with_origins: bool) -> String {
+        let effective = Arc::clone(&self.state.read().effective);
+        effective.dump(with_origins)
+    }
+
+    fn reload(&self) -> BoxFuture<'_, Result<Arc<ReloadReport>, ReloadFailure>> {
+        Box::pin(async {
+            let verdict = self.verdict().await;
+            verdict.map_err(|error| ReloadFailure { is_refusal: error.is_refusal(), text: report(&*error) })
+        })
     }
 }
 

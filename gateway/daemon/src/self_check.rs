@@ -13,11 +13,10 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use switchyard_linux::report;
+use switchyard_socket::listener::OwnConnector;
 use tonic::client::Grpc;
 use tonic::transport::Endpoint;
 use tonic_prost::ProstCodec;
-
-use crate::listener::OwnConnector;
 
 /// The questions to all servers.
 #[derive(Debug, Default)]
@@ -174,9 +173,9 @@ impl SelfCheck {
 mod tests {
     use axum::Router;
     use axum::routing::get;
+    use switchyard_socket::listener::{OwnConnections, own_connections};
 
     use super::*;
-    use crate::listener::{OwnConnections, own_connections};
 
     const LIMIT: Duration = Duration::from_secs(5);
 

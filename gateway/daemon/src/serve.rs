@@ -21,7 +21,12 @@ use switchyard_config::{Config, Loaded};
 use switchyard_core::backoff::Backoff;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_logkeeper::Client;
+use switchyard_operator::admin::{self, AdminPages, Hosts, Reach};
+use switchyard_operator::history::History;
+use switchyard_operator::metrics::Metrics;
+use switchyard_operator::page::StatusPage;
 use switchyard_operator_api::VERSION;
+use switchyard_socket::listener::{GuardedListener, ListenError, SocketFile, own_connections};
 use switchyard_steps::{Step, reach};
 use switchyard_streaming::{BindError, Sessions};
 use switchyard_telemetry::LogLevel;
@@ -29,17 +34,12 @@ use switchyard_telemetry::{TraceSettings, TraceSettingsError};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, AdminPages, Hosts, Reach};
 use crate::capacity;
 use crate::credentials::{CredentialError, Credentials, MetricsCredentials, Stamps};
 use crate::device_parts::{DeviceContext, DeviceParts};
-use crate::history::History;
-use crate::listener::{GuardedListener, ListenError, SocketFile, own_connections};
 use crate::lock::{DirLocks, LockError};
 use crate::managed::{State, make_dir};
-use crate::metrics::Metrics;
 use crate::node::Node;
-use crate::page::StatusPage;
 use crate::reload::{ReloadedParts, Reloader};
 use crate::self_check::{Question, SelfCheck};
 use crate::service_manager;
@@ -141,12 +141,23 @@ struct Daemon {
 
 /// Raises the soft limit on open files to the hard limit: each running container with a log needs a few.
 fn raise_file_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(fault) = raised {
-        tracing::warn!(error = %fault, "cannot raise the limit on open files");
+    if let Err(error) = switchyard_linux::raise_open_files_limit() {
+        tracing::warn!(%error, "cannot raise the limit on open files");
     }
+}
+
+/// The parts of a starting daemon, for the admin server.
+fn node(config: &Config, processes: &NeededProcesses) -> Node {
+    let (containerd, logkeeper) = processes.states();
+    Node::new(
+        containerd,
+        logkeeper,
+        Client::new(config.logkeeper_socket()),
+        wiring::owners(),
+        &enabled_frontends(config),
+        processes.restarters(),
+        config.swarm.enabled,
+    )
 }
 
 /// Runs the daemon until `shutdown`, which also ends it at SIGTERM and SIGINT. `exe` is our own binary, and
@@ -179,23 +190,13 @@ pub async fn run(
 
     let metrics = Arc::new(Metrics::new().map_err(ServeError::Metrics)?);
     let processes = NeededProcesses::new(&config);
-    let (containerd, logkeeper) = processes.states();
-    let owners = wiring::owners();
-    let node = Node::new(
-        containerd,
-        logkeeper,
-        Client::new(config.logkeeper_socket()),
-        owners.clone(),
-        &enabled_frontends(&config),
-        processes.restarters(),
-    );
-    let history = History::start(&config.audit, &metrics, owners).with_traces(traces.as_ref())?;
+    let history = History::start(&config.audit, &metrics, wiring::owners()).with_traces(traces.as_ref())?;
     let daemon = Daemon {
         config: Arc::clone(&config),
         shutdown,
         tasks: TaskTracker::new(),
         metrics,
-        node: Arc::new(node),
+        node: Arc::new(node(&config, &processes)),
         history,
     };
 
@@ -287,7 +288,7 @@ impl Daemon {
         AdminPages::new(
             Arc::clone(&self.node) as _,
             Arc::clone(&self.metrics),
-            reloader,
+            Arc::new(reloader),
             log_level,
             self.history.clone(),
             self.config.admin.container_metrics,

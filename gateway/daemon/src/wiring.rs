@@ -20,13 +20,12 @@ use switchyard_device_plugin::Observe;
 use switchyard_devices::{Roots, Search};
 use switchyard_ledger::Journal;
 use switchyard_logkeeper::reader::LogLocation;
+use switchyard_operator::owners::{OwnerFunctions, Owners, log_beneath};
 use switchyard_streaming::Sessions;
 use switchyard_swarm::AllowedDevices;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
-
-use crate::owners::{OwnerFunctions, Owners, log_beneath};
 
 mod swarm;
 

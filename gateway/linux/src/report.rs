@@ -4,7 +4,7 @@ use std::error::Error;
 
 /// The message of an error and those of all its causes, joined by `: `, for a log line or an answer.
 ///
-/// Some libraries repeat a cause at the end of their own message; it is there once.
+/// Some libraries repeat a cause at the end of their own message; such a cause is not repeated.
 #[must_use]
 pub fn report(error: &(dyn Error + '_)) -> String {
     let mut text = error.to_string();

@@ -71,7 +71,6 @@ mod state_dir;
 mod window_budget;
 mod wire;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use crate::client::Client;
@@ -128,9 +127,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), Error> {
 
 /// Raises the soft limit on open files to the hard limit: a container takes six descriptors.
 fn raise_file_limit() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
+    if let Err(error) = switchyard_linux::raise_open_files_limit() {
         tracing::warn!(%error, "cannot raise the limit on open files");
     }
 }

@@ -1,7 +1,7 @@
 //! What the daemon answers to the person who runs the node: the types of its HTTP API, and the text of ages and sizes.
 //!
 //! The daemon makes these types from its objects, and the command line, the status page and the doctor show them. The
-//! API is served on the unix socket of the administrator; `docs/command-line.md` has the commands that call it.
+//! API is served on the admin socket, `/statusz` on the admin address too; `docs/command-line.md` has the commands that call it.
 //!
 //! | request | type |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | `/v1/objects`, `/v1/inspect`, `/v1/tasks/log` | [`Objects`], [`InspectionView`], [`TaskLogView`] |
 //! | `/v1/containers` | [`ContainersView`] |
 //! | `/v1/devices`, `/v1/images`, `/v1/volumes` | [`DevicesView`], [`ImageView`]s, [`VolumeView`]s |
-//! | `/v1/swarm` | [`SwarmView`] |
+//! | `/v1/swarm`, `DELETE /v1/swarm`, `POST /v1/swarm/join` | [`SwarmView`]; the body of the last is a [`SwarmJoin`] |
 //! | `/v1/operations`, `/v1/events` | [`OperationView`]s, [`EventPage`] |
 //! | `POST /v1/config/reload`, `/v1/log/level` | [`ReloadReport`], [`LevelView`] |
 //! | `POST /v1/page`, `POST /v1/restart/{part}` | [`PageLinkView`], [`RestartReport`] |
@@ -56,6 +56,6 @@ pub use page::PageLinkView;
 pub use plugins::{ErrorView, HostView, PluginView};
 pub use restart::RestartReport;
 pub use status::{AdvisoryView, CountView, PartView, StatusReport, count_views};
-pub use swarm::{DepartureView, SwarmView};
+pub use swarm::{DepartureView, JoinAvailability, SwarmJoin, SwarmView};
 pub use version::{REVISION, VERSION};
 pub use volumes::VolumeView;

@@ -48,3 +48,30 @@ pub struct DepartureView {
     /// `left` or `removed`.
     pub cause: String,
 }
+
+/// A request to join a swarm, the body of `POST /v1/swarm/join`. It has no `Debug`: the token is secret.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_debug_implementations, reason = "the token is secret")]
+pub struct SwarmJoin {
+    /// The worker token.
+    pub token: String,
+    /// The managers, `HOST` or `HOST:PORT`.
+    pub managers: Vec<String>,
+    /// The availability to begin with: `active`, `pause` or `drain`; `active` if it is missing.
+    #[serde(default)]
+    pub availability: JoinAvailability,
+}
+
+/// Whether the scheduler of a swarm may place tasks on a node that joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JoinAvailability {
+    /// It may.
+    #[default]
+    Active,
+    /// It may not, and those that run go on.
+    Pause,
+    /// It may not, and those that run are moved.
+    Drain,
+}

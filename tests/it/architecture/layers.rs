@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 38] = [
+const LAYERS: [(&str, &[&str]); 42] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
@@ -22,6 +22,7 @@ const LAYERS: [(&str, &[&str]); 38] = [
             "switchyard-linux",
             "switchyard-node-files",
             "switchyard-nomad",
+            "switchyard-operator",
             "switchyard-operator-api",
             "switchyard-swarm",
             "switchyard-telemetry",
@@ -55,9 +56,25 @@ const LAYERS: [(&str, &[&str]); 38] = [
         "switchyard-cri",
         &["switchyard-container-metrics", "switchyard-core", "switchyard-proto", "switchyard-streaming"],
     ),
+    ("switchyard-daemon", &["*"]),
     ("switchyard-device-host", &["switchyard-authority", "switchyard-core", "switchyard-proto"]),
     ("switchyard-device-plugin", &["switchyard-authority", "switchyard-core", "switchyard-proto"]),
     ("switchyard-devices", &["switchyard-core", "switchyard-node-files", "switchyard-runtime-spec"]),
+    // It reads the configuration of CNI and of containerd, and finds processes, as the daemon does.
+    (
+        "switchyard-doctor",
+        &[
+            "switchyard-cni",
+            "switchyard-config",
+            "switchyard-containerd",
+            "switchyard-core",
+            "switchyard-linux",
+            "switchyard-node-files",
+            "switchyard-operator-api",
+            "switchyard-process",
+            "switchyard-socket",
+        ],
+    ),
     // Frontends of what comes from Docker use it.
     ("switchyard-docker-options", &["switchyard-core"]),
     ("switchyard-fake", &["switchyard-core"]),
@@ -67,7 +84,7 @@ const LAYERS: [(&str, &[&str]); 38] = [
     ("switchyard-kubelet", &["switchyard-proto"]),
     // Below every crate.
     ("switchyard-linux", &[]),
-    ("switchyard-logkeeper", &["switchyard-steps"]),
+    ("switchyard-logkeeper", &["switchyard-linux", "switchyard-steps"]),
     ("switchyard-namespaces", &["switchyard-core", "switchyard-node-files", "switchyard-steps"]),
     (
         "switchyard-nomad",
@@ -82,7 +99,23 @@ const LAYERS: [(&str, &[&str]); 38] = [
     ),
     // Below every crate that reads files of the node which others write.
     ("switchyard-node-files", &[]),
-    // What the daemon answers to operators: it is made by the daemon, and shown by the command line, the page and the doctor.
+    // The operator's frontend: it names no other frontend and no backend.
+    (
+        "switchyard-operator",
+        &[
+            "switchyard-container-metrics",
+            "switchyard-core",
+            "switchyard-linux",
+            "switchyard-logkeeper",
+            "switchyard-node-files",
+            "switchyard-operator-api",
+            "switchyard-process",
+            "switchyard-socket",
+            "switchyard-telemetry",
+            "switchyard-tls",
+        ],
+    ),
+    // What the daemon answers to operators: the daemon makes it, and it is shown by the command line, the page and the doctor.
     ("switchyard-operator-api", &["switchyard-core"]),
     ("switchyard-process", &[]),
     ("switchyard-proto", &[]),
@@ -91,6 +124,7 @@ const LAYERS: [(&str, &[&str]); 38] = [
     // Below every gRPC server and client.
     ("switchyard-rpc", &[]),
     ("switchyard-runtime-spec", &["switchyard-core", "switchyard-node-files"]),
+    ("switchyard-socket", &["switchyard-authority", "switchyard-steps"]),
     // Used by the architecture tests and by tests/measure, for trees of others too.
     ("switchyard-source", &[]),
     ("switchyard-steps", &[]),
@@ -125,7 +159,7 @@ const LAYERS: [(&str, &[&str]); 38] = [
 
 /// Libraries that only some of our crates may name, dev-dependencies aside.
 const LIBRARIES: [(&str, &[&str]); 7] = [
-    ("axum", &["switchyard", "switchyard-tests"]),
+    ("axum", &["switchyard-operator", "switchyard-tests"]),
     ("clap", &["switchyard", "switchyard-tests"]),
     ("containerd-client", &["switchyard-containerd", "switchyard-tests"]),
     ("figment", &["switchyard-config"]),
@@ -137,6 +171,9 @@ const LIBRARIES: [(&str, &[&str]); 7] = [
 /// The crates that may use the generated wire messages.
 const WIRE: &[&str] = &[
     "switchyard",
+    "switchyard-daemon",
+    "switchyard-doctor",
+    "switchyard-socket",
     "switchyard-authority",
     "switchyard-collector",
     "switchyard-containerd",
@@ -193,7 +230,7 @@ fn crates_are_named_after_their_directory_and_inherit_workspace_settings() {
     for package in metadata().ours() {
         let dir = package.manifest.parent().and_then(|dir| dir.file_name()).expect("a crate has a directory");
         let expected = match dir.to_string_lossy().as_ref() {
-            "daemon" => "switchyard".to_owned(),
+            "cli" => "switchyard".to_owned(),
             dir => format!("switchyard-{dir}"),
         };
         if package.name != expected {

@@ -25,7 +25,11 @@ pub(super) fn sources() -> Vec<Source> {
                 } else {
                     format!("{} {target}", package.name)
                 };
-                let root = Module::read(&path).unwrap_or_else(|error| panic!("{error}"));
+                let root = Module::read(&path)
+                    .unwrap_or_else(|error| panic!("{error}: {:?}", std::error::Error::source(&error)));
+                for (_, module) in root.all() {
+                    assert!(module.absent.is_empty(), "{}: no {:?}", module.file.display(), module.absent);
+                }
                 sources.push(Source { name, root });
             }
         }

@@ -16,6 +16,8 @@ pub struct Module {
     pub items: Vec<Item>,
     /// The modules that it declares, by their names.
     pub modules: BTreeMap<String, Self>,
+    /// The names of modules whose file is absent.
+    pub absent: Vec<String>,
 }
 
 /// Whether something is compiled only for tests: it has `#[test]` or `#[cfg(test)]`.
@@ -87,20 +89,24 @@ impl Module {
     fn of(file: &Path, below: &Path, all: Vec<Item>) -> Result<Self, Error> {
         let mut items = Vec::new();
         let mut modules = BTreeMap::new();
+        let mut absent = Vec::new();
         for item in all {
             match item {
                 Item::Mod(module) if is_for_tests(&module.attrs) => {}
                 Item::Mod(module) => {
                     let name = module.ident.to_string();
-                    if let Some(child) = Self::child(file, below, module)? {
-                        modules.insert(name, child);
+                    match Self::child(file, below, module)? {
+                        Some(child) => {
+                            modules.insert(name, child);
+                        }
+                        None => absent.push(name),
                     }
                 }
                 item if is_for_tests(attributes(&item)) => {}
                 item => items.push(item),
             }
         }
-        Ok(Self { file: file.to_owned(), items, modules })
+        Ok(Self { file: file.to_owned(), items, modules, absent })
     }
 
     fn child(file: &Path, below: &Path, module: ItemMod) -> Result<Option<Self>, Error> {

@@ -6,10 +6,10 @@ use std::future::ready;
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body_util::{BodyExt, Empty, Full};
+use switchyard_operator::metrics::NodeCounts;
 use tower::{ServiceExt, service_fn};
 
 use super::*;
-use crate::metrics::NodeCounts;
 
 fn request(path: &str) -> Request<()> {
     Request::builder().uri(format!("http://localhost{path}")).body(()).unwrap()

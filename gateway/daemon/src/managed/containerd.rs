@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use switchyard_config::Config;
 use switchyard_linux::report;
+use switchyard_socket::channel;
 use switchyard_steps::{Step, reach};
 use toml::{Table, Value};
 use tonic::client::Grpc;
@@ -17,7 +18,6 @@ use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
 use super::{Program, Timeouts, make_dir};
-use crate::channel;
 
 /// The timeout of one probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);

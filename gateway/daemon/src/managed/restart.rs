@@ -2,17 +2,17 @@
 //! run.
 
 use std::fs;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use switchyard_operator::control::RestartError;
+use switchyard_operator::status::Condition;
 use switchyard_operator_api::RestartReport;
 use switchyard_process::ProcessId;
 use tokio::process::Command;
 use tokio::sync::watch;
 
 use super::State;
-use crate::status::Condition;
 
 /// How long a restart may take until the answer; the process may still come up after it.
 const LIMIT: Duration = Duration::from_secs(25);
@@ -73,52 +73,6 @@ struct Requests {
     before: Option<ProcessId>,
 }
 
-/// Why a part was not restarted.
-#[derive(Debug, thiserror::Error)]
-pub enum RestartError {
-    /// The daemon does not manage the process, and no service of systemd does.
-    #[error(
-        "{name}, process {pid}, is managed neither by this daemon nor as a service of systemd: restart it as it was started"
-    )]
-    External {
-        /// The part.
-        name: &'static str,
-        /// The process.
-        pid: i32,
-    },
-    /// It does not run, so that it is not known what would have to start it.
-    #[error("{0} does not run and is not managed by this daemon: start it as it was started before")]
-    Absent(&'static str),
-    /// The service manager could not be asked.
-    #[error("cannot run systemctl restart {unit}")]
-    Systemctl {
-        /// The unit.
-        unit: String,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// The service manager did not restart the service.
-    #[error("systemctl restart {unit} failed: {text}")]
-    Refused {
-        /// The unit.
-        unit: String,
-        /// What systemctl printed.
-        text: String,
-    },
-    /// No new process served in time.
-    #[error("{name} did not serve again within {LIMIT:?}: {state}; containers keep running")]
-    Deadline {
-        /// The part.
-        name: &'static str,
-        /// Its state.
-        state: String,
-    },
-    /// The daemon ends.
-    #[error("the daemon is stopping")]
-    Stopping,
-}
-
 /// A process that a supervisor restarts, and the requests for that supervisor.
 #[must_use]
 pub fn supervised(name: &'static str, state: watch::Receiver<State>) -> (Restarter, RestartRequests) {
@@ -172,6 +126,7 @@ impl Restarter {
         };
         let limited = tokio::time::timeout(LIMIT, restarted).await;
         let (before, after) = limited.map_err(|_elapsed| RestartError::Deadline {
+            limit: LIMIT,
             name: self.name,
             state: describe(&self.state.borrow()),
         })??;

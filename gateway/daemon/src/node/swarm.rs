@@ -1,10 +1,87 @@
-//! The node's part in a swarm, as a part of the daemon.
+//! The node's part in a swarm, as operators see and change it.
 
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_operator::control::SwarmControl;
+use switchyard_operator::metrics::SwarmFigures;
+use switchyard_operator::status::{Condition, Part};
 use switchyard_operator_api::text::rfc3339;
-use switchyard_operator_api::{DepartureView, SwarmView};
-use switchyard_swarm::{AgentReport, Departure, DepartureCause, NodePhase, NodeStatus};
+use switchyard_operator_api::{DepartureView, SwarmJoin, SwarmView};
+use switchyard_swarm::{
+    AgentReport, Departure, DepartureCause, JOIN_MANAGERS_MAX, JoinRequest, JoinToken, NodePhase, NodeStatus,
+    SwarmNode, check_address,
+};
 
-use crate::status::{Condition, Part};
+use futures::future::BoxFuture;
+
+use crate::wiring::proto_availability;
+
+/// The node's part in a swarm, for the admin server.
+#[derive(Debug)]
+pub struct SwarmHandle(SwarmNode);
+
+impl SwarmHandle {
+    /// Wraps the handle of the node.
+    #[must_use]
+    pub const fn new(node: SwarmNode) -> Self {
+        Self(node)
+    }
+
+    pub(super) fn status(&self) -> NodeStatus {
+        self.0.status()
+    }
+}
+
+impl SwarmControl for SwarmHandle {
+    fn view(&self) -> SwarmView {
+        view(self.0.status())
+    }
+
+    fn figures(&self) -> SwarmFigures {
+        figures(&self.0.status())
+    }
+
+    fn join(&self, request: SwarmJoin) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { Ok(self.0.join(checked(request)?).await?) })
+    }
+
+    fn leave(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { Ok(self.0.leave().await?) })
+    }
+}
+
+/// The request that operators make, checked. No error shows any of it but addresses.
+fn checked(request: SwarmJoin) -> Result<JoinRequest> {
+    let refused = |why: String| Error::new(ErrorKind::InvalidArgument, why);
+    let SwarmJoin { token, managers, availability } = request;
+    if managers.is_empty() || managers.len() > JOIN_MANAGERS_MAX {
+        let count = managers.len();
+        return Err(refused(format!("{count} managers are named: 1 to {JOIN_MANAGERS_MAX} are allowed")));
+    }
+    for manager in &managers {
+        check_address(manager).map_err(|why| {
+            let shown: String = manager.chars().take(100).collect();
+            refused(format!("{shown:?} is no HOST or HOST:PORT of a manager: {why}"))
+        })?;
+    }
+    let token: JoinToken = token.parse().map_err(|error: switchyard_swarm::Error| refused(error.report()))?;
+    Ok(JoinRequest { managers, token, availability: proto_availability(availability) })
+}
+
+/// The node's part in a swarm, in numbers.
+fn figures(status: &NodeStatus) -> SwarmFigures {
+    let (is_member, report) = match &status.phase {
+        NodePhase::NotJoined { .. } | NodePhase::Joining { .. } => (false, None),
+        NodePhase::Leaving(_) | NodePhase::Ended { .. } => (true, None),
+        NodePhase::Member(report) => (true, Some(report)),
+    };
+    SwarmFigures {
+        is_member,
+        has_session: report.is_some_and(|report| report.manager.is_some()),
+        sessions: status.sessions,
+        failures: status.failures,
+        certificate: report.map(|report| (report.certificate_begins, report.certificate_ends)),
+    }
+}
 
 /// The part; `None` while the node is in no swarm and does not try to join one. It is not needed: other orchestrators
 /// do not depend on it.
@@ -21,8 +98,7 @@ pub(super) fn part(status: &NodeStatus) -> Option<Part> {
 }
 
 /// The node's part in a swarm, for display.
-#[must_use]
-pub fn view(status: NodeStatus) -> SwarmView {
+fn view(status: NodeStatus) -> SwarmView {
     let problems = status.problems();
     let NodeStatus { phase, since, sessions, failures, refusal: _ } = status;
     let view = SwarmView {
@@ -83,6 +159,8 @@ fn of_member(report: &AgentReport) -> Condition {
 mod tests {
     use std::time::SystemTime;
 
+    use switchyard_config::JoinAvailability;
+
     use super::*;
 
     fn status(phase: NodePhase) -> NodeStatus {
@@ -127,5 +205,49 @@ mod tests {
         assert!(matches!(told(promoted), (false, text) if text.contains("docker node rm --force n")));
         let ended = NodePhase::Ended { member: None, error: "it was removed".to_owned() };
         assert_eq!(part(&status(ended)).unwrap().detail(), "it was removed");
+    }
+
+    #[test]
+    fn figures_tell_members_from_others() {
+        let of = |phase| figures(&status(phase));
+        let none = of(NodePhase::NotJoined { departure: None });
+        assert_eq!(none, SwarmFigures { sessions: 1, ..SwarmFigures::default() });
+        let member = of(NodePhase::Member(report()));
+        let certificate = Some((SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH));
+        assert_eq!(member, SwarmFigures { is_member: true, has_session: true, certificate, ..none });
+        let ended = of(NodePhase::Ended { member: None, error: "gone".to_owned() });
+        assert_eq!(ended, SwarmFigures { is_member: true, ..none });
+    }
+
+    const TOKEN: &str =
+        "SWMTKN-1-00000000000000000000000000000000000000000000000001-0123456789abcdefghijklmno";
+
+    fn join(token: &str, managers: &[&str], availability: JoinAvailability) -> Result<JoinRequest> {
+        let managers = managers.iter().map(|manager| (*manager).to_owned()).collect();
+        checked(SwarmJoin { token: token.to_owned(), managers, availability })
+    }
+
+    #[test]
+    fn request_names_token_managers_and_availability() {
+        let request = join(&format!("{TOKEN}\n"), &["m1", "[::1]:7"], JoinAvailability::Active).unwrap();
+        assert_eq!(request.managers, ["m1", "[::1]:7"]);
+        let drained = join(TOKEN, &["m1"], JoinAvailability::Drain).unwrap();
+        assert_eq!(drained.availability, proto_availability(JoinAvailability::Drain));
+    }
+
+    #[test]
+    fn requests_that_cannot_be_right_are_refused_without_the_token() {
+        let refused = |token: &str, managers: &[&str]| {
+            let Err(error) = join(token, managers, JoinAvailability::Active) else { panic!("{managers:?}") };
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            let text = error.report();
+            assert!(!text.contains("abcdefgh"), "{text}");
+            text
+        };
+        assert!(refused("abcdefgh", &["m1"]).contains("SWMTKN"));
+        for managers in [&[][..], &["m"; 17]] {
+            assert!(refused(TOKEN, managers).contains("1 to 16"), "{managers:?}");
+        }
+        assert!(refused(TOKEN, &["m1", "http://m2"]).contains("http://m2"));
     }
 }

@@ -11,6 +11,7 @@ use switchyard_core::gateway::Gateway;
 use switchyard_core::id::Owner;
 use switchyard_linux::report;
 use switchyard_operator_api::VERSION;
+use switchyard_socket::listener::{GuardedListener, ListenError, OwnConnector, SocketFile, own_connections};
 use switchyard_streaming::Sessions;
 use tonic::service::Routes;
 use tonic::transport::Server;
@@ -20,7 +21,6 @@ use tower::layer::util::{Identity, Stack};
 use super::{CLOSE, DRAIN, Daemon};
 use crate::gate::GateLayer;
 use crate::layer::RpcLayer;
-use crate::listener::{GuardedListener, ListenError, OwnConnector, SocketFile, own_connections};
 use crate::self_check::Question;
 use crate::wiring::{self, LiveSettings, Wiring};
 

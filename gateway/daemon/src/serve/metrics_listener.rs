@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use switchyard_operator::admin::{self, AdminPages, Hosts};
+
 use super::{Daemon, ServeError, listen};
-use crate::admin::{self, AdminPages, Hosts};
 use crate::credentials::MetricsCredentials;
 
 impl Daemon {

@@ -12,6 +12,7 @@ fn cycle_is_found_through_imports_macros_and_re_exports() {
         file: PathBuf::from(file),
         items: syn::parse_file(code).expect("the code of this test is Rust").items,
         modules: BTreeMap::new(),
+        absent: Vec::new(),
     };
     let mut root = module("lib.rs", "pub use c::Three;");
     for (name, code) in [

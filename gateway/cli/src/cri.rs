@@ -1,0 +1,201 @@
+//! `switchyard cri`: a small CRI client for inspection and tests. It works with every runtime that serves
+//! `runtime.v1`.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
+use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
+use switchyard_socket::channel;
+use tonic::transport::Channel;
+
+use super::log_output::PrintError;
+use super::progress::waiting;
+use crate::output::Format;
+
+mod logs;
+mod pod;
+mod show;
+
+/// The largest response that is accepted, in bytes; other CRI clients have the same limit.
+const MAX_ANSWER: usize = 16 << 20;
+
+/// The runtime, and the command.
+#[derive(Debug, Args)]
+pub(super) struct CriArgs {
+    /// The runtime's CRI socket.
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        env = "SWITCHYARD_CRI_SOCKET",
+        default_value = "/run/switchyard/cri.sock"
+    )]
+    socket: PathBuf,
+    /// Text or JSON.
+    #[arg(long, short, global = true, value_enum, default_value_t)]
+    output: Format,
+    /// How long one call may take, in seconds.
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 300)]
+    timeout: u64,
+    #[command(subcommand)]
+    command: CriCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CriCommand {
+    /// Show the runtime's name and version.
+    Version,
+    /// Show the runtime's conditions; exit status 1 if it is not ready.
+    Status,
+    /// Pull an image.
+    Pull {
+        /// The image's reference.
+        image: String,
+    },
+    /// List images.
+    Images,
+    /// Remove an image.
+    Rmi {
+        /// The image's reference or id.
+        image: String,
+    },
+    /// Pull an image if it is absent, and run it as the only container of a new pod.
+    Run(pod::RunArgs),
+    /// List pods.
+    Pods,
+    /// List containers.
+    Ps,
+    /// Print a container's log so far.
+    Logs {
+        /// The container's id, or its beginning.
+        container: String,
+    },
+    /// Run a command in a container; exit status 1 if the command's is not 0.
+    Exec {
+        /// The container's id, or its beginning.
+        container: String,
+        /// The command and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Stop a pod and its containers.
+    Stop {
+        /// The pod's id, or its beginning.
+        pod: String,
+    },
+    /// Remove a pod and its containers, stopping them first.
+    Rm {
+        /// The pod's id, or its beginning.
+        pod: String,
+    },
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CriError {
+    #[error("cannot connect to {}: is the runtime running, and are you root?", socket.display())]
+    Connect {
+        socket: PathBuf,
+        #[source]
+        source: tonic::transport::Error,
+    },
+    #[error("{call}: {} ({:?})", status.message(), status.code())]
+    Refused { call: &'static str, status: Box<tonic::Status> },
+    #[error("{call} was answered without {what}")]
+    Incomplete { call: &'static str, what: &'static str },
+    #[error("container {0} has no log: it was created without a log path")]
+    NoLog(String),
+    #[error(transparent)]
+    Log(#[from] PrintError),
+    #[error("cannot {doing} the log directory {}", path.display())]
+    LogDir {
+        doing: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot write the output")]
+    Output(#[from] io::Error),
+}
+
+/// A connected runtime.
+struct Client {
+    runtime: RuntimeServiceClient<Channel>,
+    images: ImageServiceClient<Channel>,
+    output: Format,
+    timeout: Duration,
+}
+
+/// Runs a command.
+pub(super) async fn run(args: CriArgs) -> Result<ExitCode, CriError> {
+    let CriArgs { socket, output, timeout, command } = args;
+    let channel = channel::grpc(&socket)
+        .await
+        .map_err(|source| CriError::Connect { socket: socket.clone(), source })?;
+    let mut client = Client {
+        runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER),
+        images: ImageServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER),
+        output,
+        timeout: Duration::from_secs(timeout),
+    };
+    match command {
+        CriCommand::Version => client.version().await?,
+        CriCommand::Status => return client.status().await,
+        CriCommand::Pull { image } => client.pull_and_show(&image).await?,
+        CriCommand::Images => client.list_images().await?,
+        CriCommand::Rmi { image } => client.remove_image(image).await?,
+        CriCommand::Run(args) => client.run(args).await?,
+        CriCommand::Pods => client.list_pods().await?,
+        CriCommand::Ps => client.list_containers().await?,
+        CriCommand::Logs { container } => return client.logs(container).await,
+        CriCommand::Exec { container, command } => return client.exec(container, command).await,
+        CriCommand::Stop { pod } => client.stop(pod).await?,
+        CriCommand::Rm { pod } => client.remove(pod).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Names the call in its error.
+fn refused(call: &'static str) -> impl FnOnce(tonic::Status) -> CriError {
+    move |status| CriError::Refused { call, status: Box::new(status) }
+}
+
+impl Client {
+    /// A request with the deadline from the command line.
+    fn request<T>(&self, message: T) -> tonic::Request<T> {
+        let mut request = tonic::Request::new(message);
+        request.set_timeout(self.timeout);
+        request
+    }
+
+    /// Pulls an image; returns its reference by digest.
+    async fn pull(&mut self, image: &str) -> Result<String, CriError> {
+        let request =
+            self.request(cri::PullImageRequest { image: Some(image_spec(image)), ..Default::default() });
+        let what = format!("{image} is pulled");
+        let pulled = waiting(&what, None, self.images.pull_image(request)).await;
+        let pulled = pulled.map_err(refused("PullImage"))?;
+        Ok(pulled.into_inner().image_ref)
+    }
+
+    /// The image, if the runtime has it.
+    async fn find_image(&mut self, image: &str) -> Result<Option<cri::Image>, CriError> {
+        let request =
+            self.request(cri::ImageStatusRequest { image: Some(image_spec(image)), verbose: false });
+        let found = self.images.image_status(request).await.map_err(refused("ImageStatus"))?;
+        Ok(found.into_inner().image)
+    }
+}
+
+fn image_spec(image: &str) -> cri::ImageSpec {
+    cri::ImageSpec {
+        image: image.to_owned(),
+        user_specified_image: image.to_owned(),
+        ..cri::ImageSpec::default()
+    }
+}

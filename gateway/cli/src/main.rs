@@ -1,0 +1,478 @@
+//! The `switchyard` binary: the daemon and the commands of operators. Exit status: 0 done, 1 failed, 2 usage.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use switchyard_config as config;
+use switchyard_config::{ConfigError, DEFAULT_FILE, DOCUMENTED, Sources};
+use switchyard_daemon::detach::{self, ALREADY_RUNNING, Detach, DetachError};
+use switchyard_daemon::lock::DirLocks;
+use switchyard_daemon::serve::ServeError;
+use switchyard_daemon::shutdown::Shutdown;
+use switchyard_daemon::{serve, service_manager};
+use switchyard_linux::report;
+use switchyard_nomad::launcher::COOKIE;
+use switchyard_operator_api::{REVISION, VERSION};
+use switchyard_telemetry::{self as telemetry, TraceSettings};
+use tokio::runtime::Runtime;
+
+use crate::output::{Format, print, print_error, print_json};
+
+mod bundle;
+mod cri;
+mod daemon;
+mod devices;
+mod doctor;
+mod events;
+mod generate;
+mod images;
+mod inspect;
+mod log_output;
+mod logs;
+mod nomad;
+mod output;
+mod page;
+mod progress;
+mod ps;
+mod recover;
+mod restart;
+mod settings;
+mod swarm;
+mod top;
+mod volumes;
+mod watch;
+
+/// The exit status for wrong usage.
+const USAGE: u8 = 2;
+
+/// Worker threads of the daemon's runtime. Two suffice, because tasks mostly wait, and each thread costs
+/// memory (its own malloc arena).
+const WORKERS: usize = 2;
+
+/// Switchyard runs containers for Nomad, Kubernetes and Docker Swarm on one node.
+#[derive(Debug, Parser)]
+#[command(name = "switchyard", version = VERSION, propagate_version = false, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: CliCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CliCommand {
+    /// Run the daemon in the foreground.
+    Serve(ServeArgs),
+    /// Run the process that writes container logs; the daemon starts it unless logkeeper.mode is "external".
+    Logkeeper {
+        #[command(flatten)]
+        sources: SourceArgs,
+        /// The control socket, instead of the configured one.
+        #[arg(long, value_name = "PATH", requires = "state_dir")]
+        socket: Option<PathBuf>,
+        /// The directory of the spools, instead of the configured one; it must be on tmpfs.
+        #[arg(long, value_name = "DIR", requires = "socket")]
+        state_dir: Option<PathBuf>,
+        /// Do not confine the process, whatever logkeeper.sandbox says.
+        #[arg(long)]
+        no_sandbox: bool,
+    },
+    /// Show, check or reload the configuration.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Show or change the daemon's log.
+    #[command(subcommand)]
+    Log(settings::LogCommand),
+    /// Show the health of the daemon, part by part, and how many objects it has.
+    Status(daemon::StatusArgs),
+    /// List sandboxes and tasks of all owners.
+    Ps(ps::PsArgs),
+    /// Show all that is known of sandboxes or tasks: times, image, command, mounts, limits, network, devices and more.
+    Inspect(inspect::InspectArgs),
+    /// List the images of the node, with who holds them and how many tasks use them.
+    Images(watch::ListArgs),
+    /// List named volumes, or remove those that no task has.
+    #[command(subcommand)]
+    Volume(volumes::VolumeCommand),
+    /// Show what happened lately: sandboxes and tasks that began or ended, and requests that were refused.
+    Events(events::EventsArgs),
+    /// Print the output of a task: all of it, its end, or what is written from now on.
+    Logs(logs::LogsArgs),
+    /// Show what running tasks use of processors, memory, disks and networks.
+    Top(top::TopArgs),
+    /// List devices and host ports with their holders, or end a lease.
+    Devices(devices::DevicesArgs),
+    /// Print a link that opens the status page in a browser, once.
+    Page(page::PageArgs),
+    /// Look at the node, and show what is wrong or will be, and how to mend it. Exit status 1 if anything is
+    /// worse than a note.
+    Doctor(doctor::DoctorArgs),
+    /// Write an archive with status, findings, events, metrics, configuration and logs, without secrets.
+    SupportBundle(bundle::BundleArgs),
+    /// Restart containerd or the logkeeper, as after an upgrade, while containers run.
+    Restart(restart::RestartArgs),
+    /// Take the containers back of which the daemon has lost the name, with the file `instance` in its state directory.
+    Recover(recover::RecoverArgs),
+    /// Call a CRI runtime: a small client for inspection and tests.
+    Cri(cri::CriArgs),
+    /// Run as a plugin of a Nomad agent, or install the plugins.
+    #[command(subcommand)]
+    NomadPlugin(nomad::NomadPlugin),
+    /// Join a Docker swarm as a worker, show the node's part in it, or leave it.
+    #[command(subcommand)]
+    Swarm(swarm::SwarmCommand),
+    /// Show the version of this build.
+    Version {
+        /// Text or JSON.
+        #[arg(long, short, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Print the manual page, or write those of all commands.
+    Man(generate::ManArgs),
+    /// Print completions for a shell.
+    Completion {
+        /// The shell.
+        shell: generate::Shell,
+    },
+    /// Execute a program that outlives the process that started it.
+    #[command(hide = true)]
+    Detach {
+        /// The pid file.
+        #[arg(long)]
+        pid_file: PathBuf,
+        /// The log file for its output.
+        #[arg(long)]
+        log: PathBuf,
+        /// The program and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
+    #[command(flatten)]
+    sources: SourceArgs,
+    /// Overrides log.level: a level, or filters such as "info,switchyard_cri=debug".
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct SourceArgs {
+    /// The configuration file; /etc/switchyard/config.toml if that exists.
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set a key, overriding all other sources, as in `--set paths.run=/run/other`.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print the documented defaults: a complete configuration file.
+    Default,
+    /// Print the effective configuration, from the files, the environment and the flags.
+    Dump {
+        #[command(flatten)]
+        sources: SourceArgs,
+        /// Print the source of each value.
+        #[arg(long)]
+        origin: bool,
+        /// Print what is in force in the running daemon, instead of what the sources hold now.
+        #[arg(long, conflicts_with_all = ["config", "set"])]
+        running: bool,
+        #[command(flatten)]
+        socket: daemon::Socket,
+    },
+    /// Make the daemon read its configuration again. Exit status 1, and nothing changes, if the files are
+    /// wrong.
+    Reload(daemon::Target),
+    /// Check a configuration file and its drop-ins: exit status 0 if they are valid, even with warnings, 1 if
+    /// not.
+    Check {
+        /// The file; /etc/switchyard/config.toml if that exists.
+        #[arg(conflicts_with = "config")]
+        file: Option<PathBuf>,
+        /// The file, given as for `serve`.
+        #[arg(long, short, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+enum CliError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("`--set {0}` is malformed: write it as --set section.key=value")]
+    Set(String),
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::TelemetryError),
+    #[error("cannot start the daemon's threads")]
+    Runtime(#[source] io::Error),
+    #[error("cannot find this program's own file")]
+    Exe(#[source] io::Error),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    #[error(transparent)]
+    Logkeeper(#[from] switchyard_logkeeper::Error),
+    #[error(transparent)]
+    Detach(DetachError),
+    #[error(transparent)]
+    Daemon(#[from] daemon::DaemonError),
+    #[error("the containers are not taken back")]
+    Recover(#[from] switchyard_core::Error),
+    #[error(transparent)]
+    Logs(#[from] logs::LogsError),
+    #[error(transparent)]
+    Cri(#[from] cri::CriError),
+    #[error(transparent)]
+    Nomad(#[from] nomad::NomadError),
+    #[error(transparent)]
+    Bundle(#[from] switchyard_doctor::bundle::BundleError),
+    #[error("cannot write the output")]
+    Output(#[from] io::Error),
+}
+
+/// Runs the command that the process was started with.
+#[must_use]
+fn main() -> ExitCode {
+    let args = nomad::as_started(std::env::args_os().collect(), std::env::var_os(COOKIE.0).as_deref());
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() && nomad::report_error(&error) => return ExitCode::from(USAGE),
+        // clap itself prints what is wrong with the usage, and ends with status 2.
+        Err(error) => error.exit(),
+    };
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(CliError::Nomad(error)) if nomad::report_error(&error) => ExitCode::FAILURE,
+        Err(error) => {
+            let already = matches!(error, CliError::Detach(DetachError::AlreadyRunning { .. }));
+            // An error is ignored: if standard error cannot be written, nothing can be reported.
+            let _ = print_error(format!("switchyard: {}\n", report(&error)));
+            if already { ExitCode::from(ALREADY_RUNNING) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn run(command: CliCommand) -> Result<ExitCode, CliError> {
+    match command {
+        CliCommand::Serve(args) => serve_command(&args)?,
+        CliCommand::Logkeeper { sources, socket, state_dir, no_sandbox } => {
+            logkeeper(&sources, socket.zip(state_dir), no_sandbox)?;
+        }
+        CliCommand::Config(command) => config_command(command)?,
+        CliCommand::Log(command) => block_on(settings::log(&command))??,
+        CliCommand::Status(target) => return Ok(block_on(daemon::status(&target))??),
+        CliCommand::Ps(args) => block_on(ps::ps(&args))??,
+        CliCommand::Inspect(args) => return Ok(block_on(inspect::inspect(&args))??),
+        CliCommand::Images(args) => block_on(images::images(&args))??,
+        CliCommand::Volume(command) => block_on(volumes::volumes(&command))??,
+        CliCommand::Events(args) => block_on(events::events(&args))??,
+        CliCommand::Logs(args) => return Ok(block_on(logs::logs(&args))??),
+        CliCommand::Top(args) => block_on(top::top(&args))??,
+        CliCommand::Devices(args) => block_on(devices::run(&args))??,
+        CliCommand::Page(args) => block_on(page::page(&args))??,
+        CliCommand::Doctor(args) => return doctor::doctor(&args, file_sources(args.config.clone())?),
+        CliCommand::SupportBundle(args) => {
+            bundle::support_bundle(&args, file_sources(args.config.clone())?)?;
+        }
+        CliCommand::Restart(args) => block_on(restart::restart(&args))??,
+        CliCommand::Recover(args) => {
+            let sources = recover::sources(&args, &file_sources(args.config.clone())?)?;
+            recover::recover(&args, &config::load(&sources)?.effective.config)?;
+        }
+        CliCommand::Cri(command) => return Ok(block_on(cri::run(command))??),
+        CliCommand::NomadPlugin(command) => nomad::run(command)?,
+        CliCommand::Swarm(command) => return Ok(block_on(swarm::swarm(&command))??),
+        CliCommand::Version { output } => version(output)?,
+        CliCommand::Man(args) => generate::man(Cli::command(), &args)?,
+        CliCommand::Completion { shell } => generate::completion(Cli::command(), shell)?,
+        CliCommand::Detach { pid_file, log, command } => {
+            return Err(CliError::Detach(detach::run(&Detach { pid_file, log, command })));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs one short command on this thread.
+fn block_on<F: Future>(command: F) -> Result<F::Output, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Ok(runtime.map_err(CliError::Runtime)?.block_on(command))
+}
+
+fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
+    let mut sources = sources(&args.sources)?;
+    if let Some(level) = &args.log_level {
+        sources.flags.push(config::Flag {
+            flag: "--log-level".into(),
+            key: "log.level".into(),
+            value: level.clone(),
+        });
+    }
+    let loaded = config::load(&sources)?;
+    let log_level = telemetry::init(&loaded.effective.config.log)?;
+    for warning in &loaded.warnings {
+        tracing::warn!("configuration: {warning}");
+    }
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let traces =
+        TraceSettings::from_env(&sources.env, &host.to_string_lossy()).map_err(ServeError::Traces)?;
+    hide_memory();
+    let exe = std::env::current_exe().map_err(CliError::Exe)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .max_blocking_threads(switchyard_core::threads::TOTAL)
+        .enable_all()
+        .build()
+        .map_err(CliError::Runtime)?;
+    let wiring = switchyard_daemon::wiring::Wiring::real();
+    let mut locks = DirLocks::default();
+    let daemon = serve::run(loaded, wiring, &exe, log_level, traces, Shutdown::default(), &mut locks);
+    let ended = runtime.block_on(Box::pin(daemon));
+    leave(runtime, locks);
+    Ok(ended?)
+}
+
+/// Leaves what is still at work for the end of this process, which is near. It ends there as at a kill, after which
+/// the next daemon knows how to go on. A runtime that is shut down would drop its work instead: that kills CNI plugins
+/// half-way, whose rules no later DEL finds. The kernel releases the locks with the process, when nothing works any
+/// more.
+fn leave(runtime: Runtime, locks: DirLocks) {
+    std::mem::forget((runtime, locks));
+}
+
+/// Makes this process not dumpable: its memory holds credentials and output of containers. So it leaves no
+/// core dump, and only a process with CAP_SYS_PTRACE can read its memory. Programs that it executes are not
+/// affected: execve(2) resets the attribute.
+fn hide_memory() {
+    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+        tracing::warn!(%error, "the memory of this process may be in core dumps");
+    }
+}
+
+/// Runs the logkeeper. With both paths given, it does not read the configuration, so that it starts even if
+/// that is invalid.
+fn logkeeper(
+    args: &SourceArgs,
+    places: Option<(PathBuf, PathBuf)>,
+    no_sandbox: bool,
+) -> Result<(), CliError> {
+    let (log, (socket, state_dir), sandbox) = match places {
+        Some(places) => (config::LogConfig::default(), places, true),
+        None => {
+            let config = config::load(&sources(args)?)?.effective.config;
+            let places = (config.logkeeper_socket(), config.logkeeper_state());
+            (config.log, places, config.logkeeper.sandbox)
+        }
+    };
+    // Its level stays: it has no configuration to reload.
+    let _ = telemetry::init(&log)?;
+    hide_memory();
+    let mut config = switchyard_logkeeper::Config::new(socket, state_dir);
+    config.sandbox = sandbox && !no_sandbox;
+    config.build = VERSION.to_owned();
+    Ok(switchyard_logkeeper::run(config, || service_manager::ready_of_single_thread("Keeping logs"))?)
+}
+
+fn config_command(command: ConfigCommand) -> Result<(), CliError> {
+    match command {
+        ConfigCommand::Default => print(DOCUMENTED)?,
+        ConfigCommand::Dump { sources: _, origin, running: true, socket } => {
+            block_on(settings::running(&socket, origin))??;
+        }
+        ConfigCommand::Dump { sources: args, origin, running: false, socket: _ } => {
+            print(config::load(&sources(&args)?)?.effective.dump(origin))?;
+        }
+        ConfigCommand::Reload(target) => block_on(settings::reload(&target))??,
+        ConfigCommand::Check { file, config } => {
+            let sources = Sources { file: file.or(config), ..Sources::default() };
+            let loaded = config::load(&sources)?;
+            let read: Vec<_> = loaded.files.iter().map(|file| file.display().to_string()).collect();
+            for warning in &loaded.warnings {
+                print_error(format!("switchyard: warning: {warning}\n"))?;
+            }
+            match read.as_slice() {
+                [] => print(format!("{DEFAULT_FILE} does not exist: the defaults are in effect\n"))?,
+                read => print(format!("{}: ok\n", read.join(", ")))?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The sources of the configuration without flags.
+fn file_sources(config: Option<PathBuf>) -> Result<Sources, CliError> {
+    sources(&SourceArgs { config, set: Vec::new() })
+}
+
+fn sources(args: &SourceArgs) -> Result<Sources, CliError> {
+    let flag = |text: &String| match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => {
+            Ok(config::Flag { flag: format!("--set {key}"), key: key.to_owned(), value: value.to_owned() })
+        }
+        Some(_) | None => Err(CliError::Set(text.clone())),
+    };
+    Ok(Sources {
+        file: args.config.clone(),
+        env: std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect(),
+        flags: args.set.iter().map(flag).collect::<Result<_, _>>()?,
+    })
+}
+
+fn version(output: Format) -> io::Result<()> {
+    match output {
+        Format::Text => print(format!("switchyard {VERSION} ({REVISION})\n")),
+        Format::Json => print_json(&serde_json::json!({
+            "name": "switchyard",
+            "version": VERSION,
+            "revision": REVISION,
+            "cri": "v1",
+        })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use switchyard_daemon::lock::{DirLock, LockError};
+
+    use super::*;
+
+    /// Tells when it is dropped.
+    struct Work(Arc<AtomicBool>);
+
+    impl Drop for Work {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn end_of_the_daemon_drops_no_work_and_keeps_the_locks() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let mut locks = DirLocks::default();
+        locks.acquire([dirs[0].path(), dirs[1].path()]).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let dropped = Arc::new(AtomicBool::new(false));
+        let (began, begun) = tokio::sync::oneshot::channel();
+        let work = Work(Arc::clone(&dropped));
+        runtime.spawn(async move {
+            let _work = work;
+            began.send(()).unwrap();
+            std::future::pending::<()>().await;
+        });
+        runtime.block_on(begun).unwrap();
+        leave(runtime, locks);
+        assert!(!dropped.load(Ordering::SeqCst), "it is cut off as it works");
+        for dir in &dirs {
+            assert!(matches!(DirLock::acquire(dir.path()), Err(LockError::Held { .. })));
+        }
+    }
+}

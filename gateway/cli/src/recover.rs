@@ -1,0 +1,49 @@
+//! `switchyard recover`: gives a gateway back the name that it has lost, and with it its containers.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use switchyard_config as config;
+use switchyard_config::{Config, Sources};
+use switchyard_core::{Error, Result};
+use switchyard_daemon::wiring;
+
+use crate::output::print;
+
+/// The name to take.
+#[derive(Debug, Args)]
+pub(super) struct RecoverArgs {
+    /// The name that the containers bear, as `switchyard status` tells it; any other one leaves them alone for good.
+    #[arg(long, value_name = "NAME")]
+    instance: String,
+    /// The configuration file of the daemon; that of the running daemon, or /etc/switchyard/config.toml if that exists.
+    #[arg(long, short, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// The daemon's admin socket, instead of the configured one.
+    #[arg(long, value_name = "PATH", env = "SWITCHYARD_ADMIN_SOCKET")]
+    socket: Option<PathBuf>,
+}
+
+/// Where the daemon has its configuration from: a name in another daemon's state directory would be that one's for good.
+/// While none runs, what is given.
+///
+/// # Errors
+/// The daemon at the socket has another file than the one that is given.
+pub(super) fn sources(args: &RecoverArgs, given: &Sources) -> Result<Sources> {
+    let socket = args
+        .socket
+        .clone()
+        .or_else(|| config::load(given).ok().map(|loaded| loaded.effective.config.paths.admin_socket()));
+    let Some(socket) = socket else { return Ok(given.clone()) };
+    switchyard_doctor::sources_of_running(given, &socket)
+}
+
+/// Stores the name. A daemon that runs takes it with its next attempt to recover.
+pub(super) fn recover(args: &RecoverArgs, config: &Config) -> Result<()> {
+    wiring::recover_as(config, &args.instance)?;
+    let text = format!(
+        "this gateway is called {} from now on; a running daemon goes on within seconds: see `switchyard status`\n",
+        args.instance
+    );
+    print(text).map_err(|fault| Error::internal("the name is stored; print this").with_source(fault))
+}

@@ -1,0 +1,373 @@
+//! Tests of the admin pages over real sockets, with a status source that the test controls.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use switchyard_config::{AdminConfig, AuditConfig, AuditTarget, ContainerMetrics, Sources, load};
+use switchyard_daemon::reload::Reloader;
+use switchyard_operator::admin::{self, AdminPages, Hosts, Limits, Reach};
+use switchyard_operator::history::History;
+use switchyard_operator::metrics::Metrics;
+use switchyard_operator::page::StatusPage;
+use switchyard_operator::status::{Condition, Part};
+use switchyard_operator_api::StatusReport;
+use switchyard_socket::channel;
+use switchyard_socket::listener::GuardedListener;
+use switchyard_telemetry::LogLevel;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::support::soon;
+use source::Fake;
+
+mod containers;
+mod devices;
+mod logs;
+mod metrics_listener;
+mod objects;
+mod page;
+mod programs;
+mod source;
+mod swarm;
+mod volumes;
+
+fn part(name: &'static str, needed: bool, condition: Condition) -> Part {
+    Part { name, needed, condition }
+}
+
+fn up() -> Condition {
+    Condition::Up("fine".into())
+}
+
+fn down() -> Condition {
+    Condition::Down("gone".into())
+}
+
+/// Longer than any test takes.
+const LIMITS: Limits = Limits {
+    max_connections: 64,
+    header_timeout: Duration::from_secs(3600),
+    idle_timeout: Duration::from_secs(3600),
+    max_header_bytes: 8192,
+};
+
+/// The pages about a source, with a directory for files.
+fn admin_pages() -> (AdminPages, Arc<Fake>, TempDir) {
+    exposed_pages(ContainerMetrics::Local)
+}
+
+/// The same, with the metrics of containers on these listeners.
+fn exposed_pages(containers: ContainerMetrics) -> (AdminPages, Arc<Fake>, TempDir) {
+    let source = Arc::new(Fake::default());
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    std::fs::write(&file, "version = 1\n").unwrap();
+    let loaded = load(&Sources { file: Some(file), ..Sources::default() });
+    let (reloader, _) = Reloader::new(Sources::default(), loaded.unwrap().effective);
+    let level = LogLevel::new("info", |_| {});
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let audit = AuditConfig { to: AuditTarget::Off, ..AuditConfig::default() };
+    let history = History::start(&audit, &metrics, switchyard_daemon::wiring::owners());
+    let pages = {
+        let page = StatusPage::new(&AdminConfig::default(), dir.path());
+        AdminPages::new(
+            Arc::clone(&source) as _,
+            metrics,
+            Arc::new(reloader),
+            level,
+            history,
+            containers,
+            page,
+        )
+    };
+    (pages, source, dir)
+}
+
+struct Pages {
+    source: Arc<Fake>,
+    dir: TempDir,
+    tcp: std::net::SocketAddr,
+}
+
+impl Pages {
+    async fn serve() -> Self {
+        Self::with(LIMITS).await
+    }
+
+    async fn with(limits: Limits) -> Self {
+        let (admin, source, dir) = admin_pages();
+        let unix = GuardedListener::bind(&dir.path().join("admin.sock"), None).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tcp = listener.local_addr().unwrap();
+        admin.set_address(tcp);
+        let local = admin.router(Reach::Local);
+        let network = admin.router(Reach::Network);
+        tokio::spawn(admin::serve(unix, local, Hosts::Any, limits));
+        tokio::spawn(admin::serve(listener, network, Hosts::of(tcp, &[]), limits));
+        Self { source, dir, tcp }
+    }
+
+    fn set(&self, parts: Vec<Part>) {
+        *self.source.parts.lock() = parts;
+    }
+
+    async fn get(&self, path: &str) -> (StatusCode, String) {
+        self.ask(Method::GET, path).await
+    }
+
+    async fn ask(&self, method: Method, path: &str) -> (StatusCode, String) {
+        let socket = self.dir.path().join("admin.sock");
+        let answer = soon("a page", channel::request(&socket, method, path)).await;
+        let (status, body) = answer.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    /// The head and body over TCP, as text.
+    async fn get_tcp(&self, path: &str) -> String {
+        self.say(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await
+    }
+
+    /// Sends this text over TCP, and returns everything received until the end of the connection.
+    async fn say(&self, words: &str) -> String {
+        let mut stream = TcpStream::connect(self.tcp).await.unwrap();
+        // The server may refuse the request before it has been sent completely.
+        drop(stream.write_all(words.as_bytes()).await);
+        let mut bytes = Vec::new();
+        drop(soon("the end", stream.read_to_end(&mut bytes)).await);
+        String::from_utf8(bytes).unwrap()
+    }
+}
+
+/// A client that reuses one connection until it is closed, as Prometheus does.
+struct Scraper {
+    address: std::net::SocketAddr,
+    connection: Option<BufReader<TcpStream>>,
+}
+
+impl Scraper {
+    fn new(pages: &Pages) -> Self {
+        Self { address: pages.tcp, connection: None }
+    }
+
+    /// One page; reconnects if the server has closed the idle connection.
+    async fn scrape(&mut self) -> io::Result<()> {
+        if let Some(connection) = &mut self.connection
+            && Self::ask(connection).await.is_ok()
+        {
+            return Ok(());
+        }
+        let mut connection = BufReader::new(TcpStream::connect(self.address).await?);
+        let asked = Self::ask(&mut connection).await;
+        self.connection = Some(connection);
+        asked
+    }
+
+    async fn ask(connection: &mut BufReader<TcpStream>) -> io::Result<()> {
+        connection.write_all(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").await?;
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            if connection.read_line(&mut line).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let line = line.trim_end().to_ascii_lowercase();
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                length = value.parse().unwrap();
+            }
+            if line.is_empty() {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        connection.read_exact(&mut body).await?;
+        assert!(String::from_utf8(body).unwrap().contains("switchyard_images 5"));
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn readiness_follows_required_components() {
+    let pages = Pages::serve().await;
+    pages.set(vec![part("containerd", true, up()), part("network", false, down())]);
+    assert_eq!(pages.get("/readyz").await, (StatusCode::OK, "ok\n".into()));
+    let verbose = "[+]containerd ok: fine\n[!]network failed, not needed: gone\nreadyz check passed\n";
+    assert_eq!(pages.get("/readyz?verbose").await, (StatusCode::OK, verbose.into()));
+
+    pages.set(vec![part("containerd", true, down()), part("cri", true, up())]);
+    let failed = "[-]containerd failed: gone\n[+]cri ok: fine\nreadyz check failed\n";
+    assert_eq!(pages.get("/readyz").await, (StatusCode::SERVICE_UNAVAILABLE, failed.into()));
+    assert_eq!(pages.get("/healthz").await.0, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(pages.get("/livez").await, (StatusCode::OK, "ok\n".into()));
+}
+
+#[tokio::test]
+async fn single_component_is_queried_by_name() {
+    let pages = Pages::serve().await;
+    pages.set(vec![part("cri", true, up()), part("network", false, down())]);
+    assert_eq!(pages.get("/readyz/cri").await.0, StatusCode::OK);
+    assert_eq!(pages.get("/readyz/network").await.0, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(pages.get("/readyz/swarm").await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn metrics_and_status_pages_show_the_node() {
+    let pages = Pages::serve().await;
+    pages.set(vec![part("cri", true, up())]);
+    let metrics = pages.get_tcp("/metrics").await;
+    assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
+    assert!(metrics.contains("content-type: text/plain; version=0.0.4"), "{metrics}");
+    for line in [
+        "switchyard_tasks{owner=\"nomad\",state=\"running\"} 3",
+        "switchyard_images 5",
+        "switchyard_streaming_sessions{kind=\"portforward\"} 4",
+        "switchyard_backend_up{part=\"cri\"} 1",
+        "switchyard_device_host_plugins{state=\"connected\"} 1",
+        "switchyard_device_host_plugins{state=\"silent\"} 0",
+        "switchyard_device_host_plugins{state=\"ended\"} 1",
+        "switchyard_device_host_devices{health=\"healthy\",resource=\"acme.com/gpu\"} 2",
+        "switchyard_device_host_devices{health=\"unhealthy\",resource=\"acme.com/gpu\"} 1",
+        "switchyard_device_host_devices{health=\"unhealthy\",resource=\"acme.com/nic\"} 4",
+        "switchyard_device_host_state_since_timestamp_seconds{resource=\"acme.com/nic\",state=\"ended\"} 1700000000",
+        "switchyard_device_host_failures_total{reason=\"late\"} 3",
+        "switchyard_ledger_capacity{resource=\"acme/tpu/v2\"} 3",
+        "switchyard_ledger_claims{owner=\"nomad\",resource=\"acme/tpu/v2\"} 2",
+        "switchyard_ledger_claims{owner=\"kubernetes\",resource=\"port\"} 1",
+        "switchyard_ledger_capacity{resource=\"memory_bytes\"} 17179869184",
+        "switchyard_ledger_claims{owner=\"nomad\",resource=\"cpu_milli\"} 2550",
+        "switchyard_ledger_claims{owner=\"nomad\",resource=\"core\"} 2",
+        "switchyard_ledger_refusals_total{owner=\"kubernetes\",reason=\"held\",resource=\"device\"} 3",
+    ] {
+        assert!(metrics.contains(line), "{line} is missing in {metrics}");
+    }
+    let report: StatusReport = serde_json::from_str(&pages.get("/statusz").await.1).unwrap();
+    assert!(report.ready);
+    assert_eq!((report.pid, report.images), (Some(std::process::id()), Some(5)));
+    assert_eq!(report.parts[0].name, "cri");
+    assert_eq!(report.advisories[0].ids, ["CVE-2024-21626"]);
+}
+
+/// Runs our binary beside the server.
+async fn run(args: &[&str]) -> std::process::Output {
+    let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+    let output = tokio::task::spawn_blocking(move || {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        crate::support::switchyard(&args)
+    });
+    output.await.unwrap()
+}
+
+#[tokio::test]
+async fn failure_reasons_are_served_on_the_unix_socket_only() {
+    let pages = Pages::serve().await;
+    let why = "ended with signal 9: last words: cannot open /var/lib/secret, process 4711";
+    pages.set(vec![
+        part("containerd", true, Condition::Down(why.into())),
+        part("logkeeper", true, Condition::Up("logkeeper protocol 1, process 4712".into())),
+    ]);
+    for path in ["/readyz", "/readyz?verbose", "/readyz/containerd", "/readyz/logkeeper?verbose", "/statusz"]
+    {
+        let text = pages.get_tcp(path).await;
+        for secret in ["last words", "/var/lib", "471", "\"pid\""] {
+            assert!(!text.contains(secret), "{path} tells strangers of {secret}: {text}");
+        }
+    }
+    assert!(pages.get_tcp("/readyz").await.contains("[-]containerd failed: reason withheld"));
+    assert!(pages.get_tcp("/readyz?verbose").await.contains("[+]logkeeper ok\n"));
+    let report: StatusReport =
+        serde_json::from_str(pages.get_tcp("/statusz").await.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert!(!report.ready && report.pid.is_none());
+    assert!(pages.get("/readyz").await.1.contains(why));
+    assert!(pages.get("/statusz").await.1.contains(why));
+}
+
+#[tokio::test]
+async fn dns_rebinding_host_is_rejected() {
+    let pages = Pages::serve().await;
+    let ask = async |host: &str| {
+        pages.say(&format!("GET /metrics HTTP/1.1\r\n{host}Connection: close\r\n\r\n")).await
+    };
+    let refused = ask("Host: rebound.example:9640\r\n").await;
+    assert!(refused.starts_with("HTTP/1.1 421 "), "{refused}");
+    assert!(refused.contains("\"rebound.example\" is no name of this node"), "{refused}");
+    assert!(!refused.contains("switchyard_"), "{refused}");
+    for host in ["Host: localhost:9640\r\n", "Host: 127.0.0.1\r\n", "Host: [::1]:1\r\n"] {
+        assert!(ask(host).await.starts_with("HTTP/1.1 200 "), "{host}");
+    }
+    for host in ["", "Host: localhost\r\nHost: rebound.example\r\n"] {
+        assert!(ask(host).await.starts_with("HTTP/1.1 400 "), "{host}");
+    }
+    let body = pages.say("GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n").await;
+    assert!(body.starts_with("HTTP/1.1 413 "), "{body}");
+}
+
+#[tokio::test]
+async fn endless_or_missing_request_head_is_rejected() {
+    let limits = Limits {
+        header_timeout: Duration::from_millis(50),
+        idle_timeout: Duration::from_millis(50),
+        ..LIMITS
+    };
+    let pages = Pages::with(limits).await;
+    let giant = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(10_000));
+    assert!(pages.say(&giant).await.starts_with("HTTP/1.1 431 "));
+    let (least, most) = (8192 - 10, 8192 + 10);
+    for (length, status) in [(least, "200"), (most, "431")] {
+        let head = "GET /livez HTTP/1.1\r\nHost: localhost\r\nX: \r\n\r\n";
+        let request = head.replace("X: ", &format!("X: {}", "x".repeat(length - head.len())));
+        let answer = pages.say(&request).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{length}: {answer}");
+    }
+    // If the request is much too long, the refusal may be lost.
+    let endless = pages.say(&"x".repeat(8 << 20)).await;
+    assert!(!endless.contains(" 200 "), "{endless}");
+    let many = "A: b\r\n".repeat(1000);
+    assert!(pages.say(&format!("GET / HTTP/1.1\r\n{many}\r\n")).await.starts_with("HTTP/1.1 431 "));
+    assert_eq!(pages.say("GET / HTT").await, "");
+    // A connection with an answered and then an incomplete request is closed as well.
+    let answered = pages.say("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET /li").await;
+    assert!(answered.ends_with("\r\n\r\nok\n"), "{answered}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scraper_is_served_while_others_hold_connections() {
+    const LIMIT: usize = 16;
+    let pages = Pages::with(Limits { max_connections: LIMIT, ..LIMITS }).await;
+    let mut scraper = Scraper::new(&pages);
+    soon("a page", scraper.scrape()).await.unwrap();
+    let mut held = Vec::new();
+    for number in 0..400 {
+        let mut stream = TcpStream::connect(pages.tcp).await.unwrap();
+        // Some send nothing, some an incomplete request, some stay idle, some do not read.
+        let words = ["", "GET / HTTP", "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"][number % 3];
+        drop(stream.write_all(words.as_bytes()).await);
+        held.push(stream);
+        if number % 10 == 0 {
+            soon("a page", scraper.scrape()).await.unwrap();
+        }
+    }
+    for _ in 0..20 {
+        soon("a page", scraper.scrape()).await.unwrap();
+    }
+    // All connections above the limit are closed.
+    let closed = async {
+        while held.len() > LIMIT {
+            held.retain(is_open);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon("the others to be closed", closed).await;
+}
+
+/// Whether the server has not closed the connection.
+fn is_open(stream: &TcpStream) -> bool {
+    loop {
+        match stream.try_read(&mut [0; 1024]) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+}

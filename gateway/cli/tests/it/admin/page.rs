@@ -1,0 +1,358 @@
+//! The status page: who may see what, under which names, and what hostile text does to it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use http::header::{ALLOW, CONTENT_SECURITY_POLICY, COOKIE, HOST, REFRESH, SET_COOKIE};
+use http::{HeaderMap, Method, Request, StatusCode};
+use parking_lot::Mutex;
+use switchyard_core::operation::Caller;
+use switchyard_operator::admin::Reach;
+use switchyard_operator_api::{
+    InspectionView, LogView, Objects, PageLinkView, SandboxView, TaskLogView, TaskView,
+};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+use tower::ServiceExt as _;
+
+use super::source::Fake;
+use super::{admin_pages, down, part, up};
+
+const HOSTILE: &str = "<script>alert(1)</script>\"'&\u{202e}\u{1b}[2J\nx";
+
+fn sandbox_id() -> String {
+    "5a".repeat(32)
+}
+
+fn task_id() -> String {
+    "7a".repeat(32)
+}
+
+/// The objects that the page inspects, besides those of other tests.
+pub(super) fn inspect(id: &str) -> Option<InspectionView> {
+    let is_task = id == task_id();
+    (is_task || id == sandbox_id()).then(|| InspectionView {
+        kind: if is_task { "task" } else { "sandbox" }.into(),
+        id: id.into(),
+        owner: "nomad".into(),
+        display_name: HOSTILE.into(),
+        state: "exited".into(),
+        reason: Some(format!("never started: {HOSTILE}")),
+        exit_code: is_task.then_some(3),
+        created_at: "2026-11-26T10:00:00Z".into(),
+        sandbox: is_task.then(sandbox_id),
+        environment: BTreeMap::from([("TOKEN_NAME".to_owned(), Some("hunter2".to_owned()))]),
+        labels: BTreeMap::from([("label-key".to_owned(), Some("label-value".to_owned()))]),
+        resources: BTreeMap::from([("memory_limit_bytes".to_owned(), "1048576".to_owned())]),
+        ..InspectionView::default()
+    })
+}
+
+/// Where the log of the page's task is.
+pub(super) fn log(id: &str, root: &Mutex<PathBuf>) -> Option<TaskLogView> {
+    (id == task_id()).then(|| TaskLogView {
+        id: id.into(),
+        owner: "nomad".into(),
+        display_name: HOSTILE.into(),
+        state: "exited".into(),
+        is_complete: true,
+        log: LogView::Cri { root: root.lock().clone(), path: "0.log".into() },
+    })
+}
+
+/// The page as browsers reach it, and the unix socket.
+struct Site {
+    network: Router,
+    local: Router,
+    source: Arc<Fake>,
+    dir: TempDir,
+}
+
+/// An answer.
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: String,
+}
+
+impl Site {
+    fn new() -> Self {
+        let (admin, source, dir) = admin_pages();
+        *source.parts.lock() = vec![part("containerd", true, up()), part("network", false, down())];
+        *source.log.lock() = dir.path().to_owned();
+        admin.set_address("127.0.0.1:9640".parse().unwrap());
+        Self { network: admin.router(Reach::Network), local: admin.router(Reach::Local), source, dir }
+    }
+
+    async fn send(&self, request: Request<Body>) -> Answer {
+        let answer = self.network.clone().oneshot(request).await.unwrap();
+        let (parts, body) = answer.into_parts();
+        let body = to_bytes(body, usize::MAX).await.unwrap().to_vec();
+        Answer { status: parts.status, headers: parts.headers, body: String::from_utf8(body).unwrap() }
+    }
+
+    async fn ask(&self, method: Method, path: &str, cookie: &str) -> Answer {
+        let request = Request::builder().method(method).uri(path).header(HOST, "localhost:9640");
+        self.send(request.header(COOKIE, cookie).body(Body::empty()).unwrap()).await
+    }
+
+    async fn get(&self, path: &str, cookie: &str) -> Answer {
+        self.ask(Method::GET, path, cookie).await
+    }
+
+    /// Asks for a link as this user.
+    async fn link(&self, uid: u32) -> Result<String, StatusCode> {
+        let caller = Caller { listener: "admin socket", uid: Some(uid), pid: None };
+        let request = Request::post("/v1/page").body(Body::empty()).unwrap();
+        let answer = caller.scope(self.local.clone().oneshot(request)).await.unwrap();
+        let status = answer.status();
+        let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        if status != StatusCode::OK {
+            return Err(status);
+        }
+        let link: PageLinkView = serde_json::from_slice(&body).unwrap();
+        assert_eq!((link.valid_seconds, link.is_loopback), (60, true));
+        Ok(link.url.strip_prefix("http://127.0.0.1:9640").unwrap().to_owned())
+    }
+
+    /// Opens a session, and returns its cookie.
+    async fn open(&self) -> String {
+        let answer = self.get(&self.link(0).await.unwrap(), "").await;
+        assert_eq!((answer.status, answer.headers[REFRESH].as_bytes()), (StatusCode::OK, &b"0; url=/"[..]));
+        let cookie = answer.headers[SET_COOKIE].to_str().unwrap().to_owned();
+        for attribute in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"] {
+            assert!(cookie.split("; ").any(|part| part == attribute), "{cookie}");
+        }
+        assert!(cookie.starts_with("switchyard-"), "{cookie}");
+        cookie.split(';').next().unwrap().to_owned()
+    }
+}
+
+#[tokio::test]
+async fn strangers_see_health_and_counts_alone() {
+    let site = Site::new();
+    for cookie in ["", "switchyard-00000000=", "a=b; switchyard-00000000=00"] {
+        let page = site.get("/", cookie).await;
+        assert_eq!(page.status, StatusCode::OK);
+        assert!(
+            page.body.contains(">containerd</th>") && page.body.contains("switchyard page"),
+            "{}",
+            page.body
+        );
+        for secret in ["shop/web", "ababab", "10.0.0.2", "gone", "jobs/train"] {
+            assert!(!page.body.contains(secret), "strangers are told of {secret}: {}", page.body);
+        }
+        for path in
+            [format!("/tasks/{}", task_id()), format!("/sandboxes/{}", "0".repeat(64)), "/tasks/x".into()]
+        {
+            let page = site.get(&path, cookie).await;
+            assert_eq!(page.status, StatusCode::FORBIDDEN, "{path}");
+            assert!(!page.body.contains("hunter2") && !page.body.contains("alert"), "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn link_opens_one_session_which_lasts_until_it_is_ended() {
+    let site = Site::new();
+    let link = site.link(0).await.unwrap();
+    // What a scanner of links asks first uses nothing up.
+    let head = site.ask(Method::HEAD, &link, "").await;
+    assert_eq!((head.status, head.headers[ALLOW].as_bytes()), (StatusCode::METHOD_NOT_ALLOWED, &b"GET"[..]));
+    let entered = site.get(&link, "").await;
+    assert_eq!(entered.status, StatusCode::OK);
+    let again = site.get(&link, "").await;
+    assert_eq!(again.status, StatusCode::FORBIDDEN);
+    assert!(again.body.contains("was used before") && !again.headers.contains_key(SET_COOKIE));
+
+    let cookie = site.open().await;
+    let page = site.get("/", &format!("other=1; {cookie}")).await;
+    assert!(page.body.contains("shop/web") && page.body.contains("gone"), "{}", page.body);
+    let (name, value) = cookie.split_once('=').unwrap();
+    for wrong in [format!("{name}x={value}"), format!("{name}={}", &value[1..]), format!("{name}={value}0")] {
+        assert!(!site.get("/", &wrong).await.body.contains("shop/web"), "{wrong}");
+    }
+    // Another program of the same host may have cookies of any bytes.
+    let beside = [b"theme=\xc3\xa9; ".as_slice(), cookie.as_bytes(), b"; x=\xff"].concat();
+    let beside = http::HeaderValue::from_bytes(&beside).unwrap();
+    let request = Request::get("/").header(HOST, "localhost:9640").header(COOKIE, beside);
+    assert!(site.send(request.body(Body::empty()).unwrap()).await.body.contains("shop/web"));
+    // Not by a GET, which a link of another page could cause.
+    assert_eq!(site.get("/leave", &cookie).await.status, StatusCode::METHOD_NOT_ALLOWED);
+    // Nor by a form of another origin, with which browsers send no cookie.
+    let foreign = site.ask(Method::POST, "/leave", "").await;
+    assert!(foreign.status == StatusCode::SEE_OTHER && !foreign.headers.contains_key(SET_COOKIE));
+    assert!(site.get("/", &cookie).await.body.contains("shop/web"));
+    let left = site.ask(Method::POST, "/leave", &cookie).await;
+    assert_eq!(left.status, StatusCode::SEE_OTHER);
+    assert!(left.headers[SET_COOKIE].to_str().unwrap().ends_with("; Max-Age=0"));
+    assert!(!site.get("/", &cookie).await.body.contains("shop/web"));
+}
+
+#[tokio::test]
+async fn root_alone_gets_links() {
+    let site = Site::new();
+    let member = nix::unistd::geteuid().as_raw() + 1000;
+    assert_eq!(site.link(member).await.unwrap_err(), StatusCode::FORBIDDEN);
+    let request = Request::post("/v1/page").header(HOST, "localhost").body(Body::empty()).unwrap();
+    assert_eq!(site.send(request).await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn page_is_served_under_the_names_of_the_node_alone() {
+    let site = Site::new();
+    let cookie = site.open().await;
+    for (host, expected) in [
+        ("localhost", StatusCode::OK),
+        ("localhost:1", StatusCode::OK),
+        ("127.0.0.1:8080", StatusCode::OK),
+        ("[::1]:9640", StatusCode::OK),
+        ("10.1.2.3:9640", StatusCode::MISDIRECTED_REQUEST),
+        ("evil.example", StatusCode::MISDIRECTED_REQUEST),
+        ("evil.example:9640", StatusCode::MISDIRECTED_REQUEST),
+        ("a b", StatusCode::BAD_REQUEST),
+    ] {
+        for path in ["/", "/enter?ticket=0", "/style.css"] {
+            let request = Request::get(path).header(HOST, host).header(COOKIE, &cookie);
+            let answer = site.send(request.body(Body::empty()).unwrap()).await;
+            let expected = match (path, expected) {
+                ("/enter?ticket=0", StatusCode::OK) => StatusCode::FORBIDDEN,
+                (_, expected) => expected,
+            };
+            assert_eq!(answer.status, expected, "{host} {path}");
+            assert!(expected == StatusCode::OK || !answer.body.contains("shop/web"), "{host}");
+        }
+    }
+    let bare = Request::get("/").body(Body::empty()).unwrap();
+    assert_eq!(site.send(bare).await.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn browsers_are_told_to_keep_the_page_to_itself() {
+    let site = Site::new();
+    let cookie = site.open().await;
+    for path in ["/", "/style.css", "/enter?ticket=x", "/tasks/x"] {
+        let answer = site.get(path, &cookie).await;
+        let policy = answer.headers[CONTENT_SECURITY_POLICY].to_str().unwrap();
+        for part in [
+            "default-src 'none'",
+            "style-src 'self'",
+            "frame-ancestors 'none'",
+            "form-action 'self'",
+            "base-uri 'none'",
+        ] {
+            assert!(policy.contains(part), "{path}: {policy}");
+        }
+        for (name, value) in [
+            ("cache-control", "no-store"),
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("x-frame-options", "DENY"),
+        ] {
+            assert_eq!(answer.headers[name], value, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn object_is_shown_without_secrets_and_hostile_text_is_text() {
+    let site = Site::new();
+    let cookie = site.open().await;
+    std::fs::write(
+        site.dir.path().join("0.log"),
+        format!("2026-11-26T10:00:00Z stdout F {}\n", HOSTILE.replace('\n', " ")),
+    )
+    .unwrap();
+    for path in [format!("/tasks/{}", task_id()), format!("/sandboxes/{}", sandbox_id())] {
+        let page = site.get(&format!("{path}?refresh=10"), &cookie).await;
+        assert_eq!(page.status, StatusCode::OK, "{}", page.body);
+        assert!(page.body.contains("http-equiv=\"refresh\" content=\"10\""), "{}", page.body);
+        for hostile in ["<script", "\u{202e}", "\u{1b}", "alert(1)</script"] {
+            assert!(!page.body.contains(hostile), "{hostile:?}: {}", page.body);
+        }
+        for secret in ["TOKEN_NAME", "hunter2", "label-key", "label-value"] {
+            assert!(!page.body.contains(secret), "{secret}: {}", page.body);
+        }
+        assert!(page.body.contains("1.0 MiB") && page.body.contains("never started"), "{}", page.body);
+    }
+    let task = site.get(&format!("/tasks/{}", task_id()), &cookie).await.body;
+    assert!(task.contains("exited (3)") && !task.contains("http-equiv"), "{task}");
+    assert_eq!(task.matches("alert(1)").count(), 4, "title, heading, reason and log: {task}");
+    // The kind has to be right, and the id whole.
+    for path in
+        [format!("/sandboxes/{}", task_id()), format!("/tasks/{}", "7".repeat(63)), "/tasks/%2e%2e".into()]
+    {
+        assert_eq!(site.get(&path, &cookie).await.status, StatusCode::NOT_FOUND, "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn page_does_not_wait_for_a_reading_that_hangs() {
+    let site = Site::new();
+    let cookie = site.open().await;
+    site.source.containers.hang.store(true, Ordering::Relaxed);
+    let begin = Instant::now();
+    let page = site.get("/", &cookie).await.body;
+    assert!(page.contains("What tasks use is being read"), "{page}");
+    // The clock of the test goes on only by what is waited for.
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    site.source.containers.hang.store(false, Ordering::Relaxed);
+    // The reading that hangs has a time limit.
+    sleep(Duration::from_secs(10)).await;
+    let page = site.get("/", &cookie).await.body;
+    assert!(page.contains("Processor time is the share"), "{page}");
+}
+
+#[tokio::test]
+async fn a_thousand_tasks_are_listed_page_by_page_and_by_owner() {
+    let site = Site::new();
+    let mut objects = Objects::default();
+    for number in 0..1000 {
+        let owner = if number % 4 == 0 { "nomad" } else { "kubernetes" };
+        let id = format!("{number:064x}");
+        objects.sandboxes.push(SandboxView {
+            id: id.clone(),
+            owner: owner.into(),
+            name: format!("s{number:04}"),
+            display_name: format!("s{number:04}"),
+            names: BTreeMap::new(),
+            state: "ready".into(),
+            handler: String::new(),
+            ips: Vec::new(),
+            created_at: "2026-11-26T10:00:00Z".into(),
+        });
+        objects.tasks.push(TaskView {
+            id: format!("{:064x}", number + 5000),
+            sandbox: id,
+            owner: owner.into(),
+            name: format!("s{number:04}/{HOSTILE}"),
+            display_name: format!("s{number:04}/{HOSTILE}"),
+            names: BTreeMap::new(),
+            state: "running".into(),
+            image: "docker.io/library/nginx:1".into(),
+            pid: Some(7),
+            exit_code: None,
+            created_at: "2026-11-26T10:00:00Z".into(),
+        });
+    }
+    *site.source.objects.lock() = Some(objects);
+    let cookie = site.open().await;
+    let first = site.get("/", &cookie).await.body;
+    assert!(first.contains("Sandboxes 1 to 100 of 1000") && first.contains("Page 1 of 10"), "{first}");
+    assert!(first.contains("s0099") && !first.contains("s0100") && !first.contains("<script"));
+    assert!(first.contains("kubernetes (750)") && first.contains("nomad (250)"), "{first}");
+    let last = site.get("/?owner=nomad&page=9&refresh=30", &cookie).await.body;
+    assert!(last.contains("Sandboxes 201 to 250 of 250") && last.contains("s0996"), "{last}");
+    assert!(last.contains("href=\"/?owner=nomad&#38;page=2&#38;refresh=30\""), "{last}");
+    // A number of seconds is taken as near as it can be.
+    let slow = site.get("/?refresh=70000", &cookie).await.body;
+    assert!(slow.contains("http-equiv=\"refresh\" content=\"3600\""), "{slow}");
+    for wrong in ["/?owner=root", "/?page=-1", "/?page=x", "/?refresh=x", "/?what=1"] {
+        assert_eq!(site.get(wrong, &cookie).await.status, StatusCode::BAD_REQUEST, "{wrong}");
+    }
+}

@@ -1,0 +1,114 @@
+//! Tests of the real daemon: our binary with a managed containerd, killed and stopped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use switchyard_daemon::detach::read_pid_file;
+use switchyard_process::ProcessId;
+use switchyard_socket::channel;
+use tempfile::TempDir;
+
+use crate::support::{Killed, exe, soon, wait_until};
+
+struct DaemonBinary {
+    dir: TempDir,
+}
+
+impl DaemonBinary {
+    fn new() -> Self {
+        assert!(
+            Path::new("/usr/bin/containerd").exists(),
+            "containerd is missing: apt-get install containerd"
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let node = Self { dir };
+        let text = format!(
+            "version = 1\n[paths]\nstate = {:?}\nrun = {:?}\n[admin]\nlisten = \"127.0.0.1:0\"\n",
+            node.path("state"),
+            node.path("run")
+        );
+        fs::write(node.path("config.toml"), text).unwrap();
+        node
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn serve(&self) -> Daemon {
+        let mut command = Command::new(exe());
+        command.arg("serve").arg("--config").arg(self.path("config.toml"));
+        Daemon(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    async fn ready(&self) {
+        let socket = self.path("run/admin.sock");
+        let ready = async {
+            while !matches!(channel::get(&socket, "/readyz").await, Ok((status, _)) if status == 200) {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        soon("the daemon to be ready", ready).await;
+    }
+
+    fn managed(&self) -> [ProcessId; 2] {
+        ["run/containerd/containerd.pid", "run/logkeeper/logkeeper.pid"]
+            .map(|file| read_pid_file(&self.path(file)).unwrap().unwrap())
+    }
+}
+
+impl Drop for DaemonBinary {
+    fn drop(&mut self) {
+        for file in ["run/containerd/containerd.pid", "run/logkeeper/logkeeper.pid"] {
+            if let Ok(Some(process)) = read_pid_file(&self.path(file)) {
+                drop(Killed(process));
+            }
+        }
+    }
+}
+
+/// The daemon's process; killed when dropped.
+struct Daemon(Child);
+
+impl Daemon {
+    fn end(&mut self, signal: Signal) -> Option<i32> {
+        kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), signal).unwrap();
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn managed_processes_survive_daemon_kill_and_shutdown() {
+    let node = DaemonBinary::new();
+    let mut killed = node.serve();
+    node.ready().await;
+    let managed = node.managed();
+    assert_eq!(killed.end(Signal::SIGKILL), None);
+    assert!(node.path("run/cri.sock").exists(), "a killed daemon cannot clean up");
+
+    let mut daemon = node.serve();
+    node.ready().await;
+    assert_eq!(node.managed(), managed);
+    kill(Pid::from_raw(managed[0].pid), Signal::SIGKILL).unwrap();
+    wait_until("containerd is started again", || {
+        node.managed()[0] != managed[0] && node.path("run/containerd/containerd.sock").exists()
+    });
+    node.ready().await;
+
+    let managed = node.managed();
+    assert_eq!(daemon.end(Signal::SIGTERM), Some(0));
+    assert!(managed.iter().all(ProcessId::is_alive), "what it manages must go on running");
+    for socket in ["run/cri.sock", "run/admin.sock", "run/admin.addr"] {
+        assert!(!node.path(socket).exists(), "{socket} is left");
+    }
+}

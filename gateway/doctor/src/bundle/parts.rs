@@ -1,0 +1,240 @@
+//! The parts of a bundle, and how each is gathered.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use switchyard_config as config;
+use switchyard_config::{Config, ContainerdMode, Sources};
+use switchyard_linux::report;
+use switchyard_operator_api::{EventPage, StatusReport};
+use switchyard_operator_api::{REVISION, VERSION};
+use toml::{Table, Value};
+
+use super::BundleRequest;
+use super::logs::{of_file, of_process, of_unit};
+use crate::facts::FoundDaemon;
+use crate::{self as doctor, DoctorRequest, LocalNode, NodeView, PROGRAM_DIRS};
+
+/// The largest file of the kernel that is read, in bytes.
+const FILE_MAX: usize = 16 << 20;
+
+/// How many pages of events are asked for.
+const PAGES_MAX: usize = 100;
+
+/// What stands for a variable of tasks.
+const WITHHELD: &str = "[redacted]";
+
+/// A part: its name in the archive, and how it is gathered.
+type PartGatherer = (&'static str, fn(&Context) -> Result<Vec<u8>, String>);
+
+/// All parts, the most useful first: what comes last is cut if there is too much.
+pub(super) const PARTS: &[PartGatherer] = &[
+    ("versions.txt", versions),
+    ("doctor.json", doctor_report),
+    ("status.json", |context| context.page("/statusz")),
+    ("operations.json", |context| context.page("/v1/operations")),
+    ("objects.json", |context| context.page("/v1/objects")),
+    ("devices.json", |context| context.page("/v1/devices")),
+    ("swarm.json", |context| context.page("/v1/swarm")),
+    ("config-in-force.toml", config_in_force),
+    ("config-files.toml", config_files),
+    ("kernel.txt", kernel),
+    ("mounts.txt", mounts),
+    ("events.jsonl", events),
+    ("metrics.txt", |context| context.page("/metrics")),
+    ("logs/switchyard.log", daemon_log),
+    ("logs/logkeeper.log", logkeeper_log),
+    ("logs/containerd.log", containerd_log),
+];
+
+/// What all parts start from.
+pub(super) struct Context {
+    request: BundleRequest,
+    view: Arc<LocalNode>,
+    config: Config,
+    socket: PathBuf,
+}
+
+impl Context {
+    pub(super) fn of(mut request: BundleRequest) -> Self {
+        let read = |sources: &Sources| {
+            config::load(sources).map(|loaded| loaded.effective.config).unwrap_or_default()
+        };
+        let view = Arc::new(LocalNode::default());
+        let socket = request.socket.clone().unwrap_or_else(|| read(&request.sources).paths.admin_socket());
+        request.sources = FoundDaemon::look(&*view, &request.sources, &socket).sources;
+        let config = read(&request.sources);
+        Self { request, view, config, socket }
+    }
+
+    /// A page of the daemon.
+    fn page(&self, page: &str) -> Result<Vec<u8>, String> {
+        self.view.ask(&self.socket, page)
+    }
+
+    fn pid(&self) -> Option<u32> {
+        serde_json::from_slice::<StatusReport>(&self.page("/statusz").ok()?).ok()?.pid
+    }
+
+    fn has_systemd(&self) -> bool {
+        self.view.stat(Path::new("/run/systemd/system")).is_ok()
+    }
+
+    /// What a program prints; nothing if it is missing or fails.
+    fn output(&self, name: &str, args: &[&str]) -> Option<String> {
+        let view: &dyn NodeView = &*self.view;
+        let program = view.program(name, &PROGRAM_DIRS.map(PathBuf::from))?;
+        let done = view.run(&program, args).ok()?;
+        Some(String::from_utf8_lossy(&done.stdout).into_owned())
+    }
+
+    fn file(&self, path: &str) -> Option<String> {
+        let bytes = self.view.read(Path::new(path), FILE_MAX).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+fn versions(context: &Context) -> Result<Vec<u8>, String> {
+    let mut text = format!("switchyard {VERSION} ({REVISION})\n");
+    let runtimes = context.config.containerd.runtimes.values().map(|runtime| runtime.binary.as_str());
+    let mut programs: Vec<&str> = runtimes.collect();
+    programs.extend([context.config.containerd.binary.as_str(), "kubelet", "iptables", "systemctl", "criu"]);
+    programs.sort_unstable();
+    programs.dedup();
+    for program in programs {
+        let printed = context.output(program, &["--version"]);
+        text.push_str(&format!("\n== {program} --version\n{}", printed.as_deref().unwrap_or("not there\n")));
+    }
+    let nomad = context.output("nomad", &["version"]);
+    text.push_str(&format!("\n== nomad version\n{}", nomad.as_deref().unwrap_or("not there\n")));
+    Ok(text.into_bytes())
+}
+
+fn doctor_report(context: &Context) -> Result<Vec<u8>, String> {
+    let BundleRequest { sources, socket } = context.request.clone();
+    let report =
+        doctor::run(Arc::clone(&context.view) as Arc<dyn NodeView>, DoctorRequest { sources, socket });
+    serde_json::to_vec_pretty(&report).map_err(|error| error.to_string())
+}
+
+fn config_in_force(context: &Context) -> Result<Vec<u8>, String> {
+    withhold(&String::from_utf8_lossy(&context.page("/v1/config")?))
+}
+
+fn config_files(context: &Context) -> Result<Vec<u8>, String> {
+    let loaded = config::load(&context.request.sources).map_err(|error| report(&error))?;
+    let files: String = loaded.files.iter().map(|file| format!("# read: {}\n", file.display())).collect();
+    let mut text = files.into_bytes();
+    text.extend(withhold(&loaded.effective.dump(false))?);
+    Ok(text)
+}
+
+/// A configuration without the values of variables that tasks get.
+fn withhold(text: &str) -> Result<Vec<u8>, String> {
+    let table: Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
+    let mut value = Value::Table(table);
+    withhold_environments(&mut value);
+    let text = toml::to_string(&value).map_err(|error| error.to_string())?;
+    Ok(text.into_bytes())
+}
+
+fn withhold_environments(value: &mut Value) {
+    if let Value::Table(table) = value {
+        if let Some(Value::Table(variables)) = table.get_mut("environment") {
+            variables.iter_mut().for_each(|(_, variable)| *variable = WITHHELD.into());
+        }
+        table.iter_mut().for_each(|(_, value)| withhold_environments(value));
+    } else if let Value::Array(values) = value {
+        values.iter_mut().for_each(withhold_environments);
+    }
+}
+
+fn events(context: &Context) -> Result<Vec<u8>, String> {
+    let mut text = Vec::new();
+    let mut path = "/v1/events?wait=0".to_owned();
+    for _ in 0..PAGES_MAX {
+        let body = context.page(&path)?;
+        let page: EventPage = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        if page.events.is_empty() {
+            break;
+        }
+        for event in &page.events {
+            serde_json::to_writer(&mut text, event).map_err(|error| error.to_string())?;
+            text.push(b'\n');
+        }
+        let run: String = url::form_urlencoded::byte_serialize(page.run.as_bytes()).collect();
+        path = format!("/v1/events?wait=0&run={run}&after={}", page.next);
+    }
+    Ok(text)
+}
+
+/// Facts of the kernel, file by file.
+fn kernel(context: &Context) -> Result<Vec<u8>, String> {
+    let files = [
+        "/proc/version",
+        "/etc/os-release",
+        "/proc/uptime",
+        "/proc/loadavg",
+        "/proc/meminfo",
+        "/proc/swaps",
+        "/proc/cgroups",
+        "/sys/fs/cgroup/cgroup.controllers",
+        "/proc/pressure/cpu",
+        "/proc/pressure/io",
+        "/proc/pressure/memory",
+        "/proc/filesystems",
+        "/proc/net/route",
+        "/proc/net/dev",
+        "/proc/sys/kernel/pid_max",
+        "/proc/sys/fs/file-nr",
+        "/proc/sys/net/ipv4/ip_forward",
+    ];
+    let shown = files.iter().map(|path| {
+        let text = context.file(path).unwrap_or_else(|| "not there\n".to_owned());
+        format!("== {path}\n{text}\n")
+    });
+    Ok(shown.collect::<String>().into_bytes())
+}
+
+/// The mounts below the daemon's directories, and those that these are on.
+fn mounts(context: &Context) -> Result<Vec<u8>, String> {
+    let text = context.file("/proc/self/mountinfo").ok_or("/proc/self/mountinfo cannot be read")?;
+    let paths = &context.config.paths;
+    let is_ours = |line: &&str| {
+        let target = line.split(' ').nth(4).map(Path::new);
+        target.is_some_and(|target| {
+            [&paths.state, &paths.run].iter().any(|dir| target.starts_with(dir) || dir.starts_with(target))
+        })
+    };
+    let lines: Vec<&str> = text.lines().filter(is_ours).collect();
+    Ok((lines.join("\n") + "\n").into_bytes())
+}
+
+fn daemon_log(context: &Context) -> Result<Vec<u8>, String> {
+    let of_unit = if context.has_systemd() {
+        of_unit(&*context.view, "switchyard.service")
+    } else {
+        Err("there is no journal".to_owned())
+    };
+    match (of_unit, context.pid()) {
+        (Err(_), Some(pid)) => of_process(pid),
+        (Err(why), None) => Err(format!("the daemon does not run, and {why}")),
+        (text, _) => text,
+    }
+}
+
+/// Its file if the daemon starts it, else its unit: which it is depends on the daemon's environment.
+fn logkeeper_log(context: &Context) -> Result<Vec<u8>, String> {
+    let of_file = of_file(&context.config.paths.state.join("logkeeper.log"));
+    if of_file.is_ok() || !context.has_systemd() {
+        return of_file;
+    }
+    of_unit(&*context.view, "switchyard-logkeeper.service")
+}
+
+fn containerd_log(context: &Context) -> Result<Vec<u8>, String> {
+    match context.config.containerd.mode {
+        ContainerdMode::Managed => of_file(&context.config.paths.state.join("containerd/containerd.log")),
+        ContainerdMode::External => of_unit(&*context.view, "containerd.service"),
+    }
+}

@@ -1,0 +1,179 @@
+//! Looks at a node and says what is wrong or will be: `switchyard doctor`.
+//!
+//! ```text
+//! run ──► facts           configuration, daemon's answers, processes: once
+//!   ├──► kernel, cgroups, storage, systemd   1xx
+//!   ├──► containerd                          2xx
+//!   ├──► network, addresses                  3xx
+//!   ├──► kubelet                             4xx
+//!   ├──► nomad (with hcl)                    5xx
+//!   ├──► swarm                               6xx
+//!   ├──► devices                             7xx
+//!   └──► daemon, configuration               8xx
+//! all of them ──► view ──► local, command: the real node
+//! ```
+//!
+//! # Invariants
+//! - Checks look at the node through [`NodeView`] alone, and change nothing on it: no module is loaded, no
+//!   file written, no process signalled but the commands that were started here.
+//! - Everything is bounded: files, directories, outputs, and the time of each family of checks.
+//! - Every finding has a code of [`codes`], and `docs/doctor.md` has a section for each code.
+//! - No finding holds a secret: files with credentials are not read, and texts pass [`redact()`].
+
+mod addresses;
+pub mod bundle;
+mod cgroups;
+pub mod codes;
+mod command;
+mod configuration;
+mod containerd;
+mod daemon;
+mod devices;
+mod facts;
+mod finding;
+mod hcl;
+mod kernel;
+mod kubelet;
+mod local;
+mod network;
+mod nomad;
+mod redact;
+mod storage;
+mod swarm;
+mod systemd;
+mod text;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use switchyard_config::Sources;
+
+use codes::node::{UNFINISHED, UNSEEN};
+use facts::Facts;
+
+pub(crate) use command::run as run_command;
+pub use facts::DoctorRequest;
+pub use finding::{Finding, FindingCode, Severity};
+pub use local::LocalNode;
+pub(crate) use local::{PROGRAM_DIRS, search_path};
+pub use redact::redact;
+pub use view::{CommandError, CommandOutput, DiskSpace, FileFacts, FileKind, Mount, NodeView, ProcessFacts};
+
+/// The sources of the configuration of the daemon that answers at this socket: its environment, and its file and flags unless
+/// others are given. While none answers, what is given.
+///
+/// # Errors
+/// `InvalidArgument` if the daemon has another file than the one that is given.
+pub fn sources_of_running(given: &Sources, admin_socket: &Path) -> switchyard_core::Result<Sources> {
+    facts::FoundDaemon::sources_of_running(&LocalNode::default(), given, admin_socket)
+}
+
+/// How long the facts may take, and then all checks together.
+const LIMIT: Duration = Duration::from_secs(45);
+
+/// A family of checks.
+type Check = fn(&Facts) -> Vec<Finding>;
+
+/// The families, with their names for people.
+const CHECKS: [(&str, Check); 12] = [
+    ("kernel", kernel::check),
+    ("cgroups", cgroups::check),
+    ("disks", storage::check),
+    ("units", systemd::check),
+    ("containerd and runtimes", containerd::check),
+    ("networks", network::check),
+    ("addresses and ports", addresses::check),
+    ("kubelet", kubelet::check),
+    ("Nomad", nomad::check),
+    ("Swarm", swarm::check),
+    ("devices", devices::check),
+    ("daemon", daemon::check),
+];
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoctorReport {
+    /// Whether nothing is worse than a note.
+    pub healthy: bool,
+    /// Whether the daemon answered.
+    pub daemon: bool,
+    /// The findings, the worst first.
+    pub findings: Vec<Finding>,
+}
+
+/// Looks at a node.
+#[must_use]
+pub fn run(view: Arc<dyn NodeView>, request: DoctorRequest) -> DoctorReport {
+    let mut findings = Vec::new();
+    let mut daemon = false;
+    let of_view = Arc::clone(&view);
+    match within("the facts", LIMIT, move || Facts::gather(of_view, &request)) {
+        Ok(facts) => {
+            daemon = facts.is_up();
+            findings.extend(configuration::check(&facts));
+            findings.extend(checked(&Arc::new(facts)));
+        }
+        Err(finding) => findings.push(*finding),
+    }
+    let denied: Vec<String> = view.denied().iter().map(|path| path.display().to_string()).collect();
+    if !denied.is_empty() {
+        findings.push(Finding::new(&UNSEEN, format!("permission denied: {}", denied.join(", "))));
+    }
+    findings.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.code.cmp(&b.code)));
+    findings.dedup();
+    let healthy = !findings.iter().any(|finding| finding.severity > Severity::Note);
+    DoctorReport { healthy, daemon, findings }
+}
+
+/// The findings of all families, which run at the same time; one that does not end holds up no other.
+fn checked(facts: &Arc<Facts>) -> Vec<Finding> {
+    let deadline = Instant::now() + LIMIT;
+    let running: Vec<_> = CHECKS
+        .iter()
+        .map(|(name, check)| {
+            let facts = Arc::clone(facts);
+            let (sender, receiver) = channel();
+            std::thread::spawn(move || {
+                // If nobody waits any more, the findings came too late.
+                let _ = sender.send(check(&facts));
+            });
+            (name, receiver)
+        })
+        .collect();
+    let mut findings = Vec::new();
+    for (name, receiver) in running {
+        match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(found) => findings.extend(found),
+            Err(error) => findings.push(unfinished(name, error)),
+        }
+    }
+    findings
+}
+
+/// The result of a function that may hang.
+pub(crate) fn within<T: Send + 'static>(
+    name: &str,
+    limit: Duration,
+    function: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Box<Finding>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let _ = sender.send(function());
+    });
+    receiver.recv_timeout(limit).map_err(|error| Box::new(unfinished(name, error)))
+}
+
+fn unfinished(name: &str, error: RecvTimeoutError) -> Finding {
+    let why = match error {
+        RecvTimeoutError::Timeout => format!("{name}: not done within {} s", LIMIT.as_secs()),
+        RecvTimeoutError::Disconnected => format!("{name}: the check itself failed"),
+    };
+    Finding::new(&UNFINISHED, why)
+}

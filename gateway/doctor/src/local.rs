@@ -1,0 +1,212 @@
+//! The node that this process runs on.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::Method;
+use nix::sys::statvfs::statvfs;
+use nix::unistd::{Group, geteuid};
+use parking_lot::Mutex;
+use switchyard_config as config;
+use switchyard_config::{ConfigError, Loaded, Sources};
+use switchyard_linux::report;
+use switchyard_socket::channel;
+use tokio::net::UnixStream;
+
+use super::command;
+use super::view::{CommandError, CommandOutput, DiskSpace, FileFacts, FileKind, NodeView};
+
+/// How long a command may run.
+const COMMAND_LIMIT: Duration = Duration::from_secs(5);
+
+/// The most that a command may print, in bytes.
+const COMMAND_MAX: usize = 4 << 20;
+
+/// How long a server may take to accept a connection.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long the daemon may take to answer: counting images alone may take two seconds.
+const ASK_LIMIT: Duration = Duration::from_secs(10);
+
+/// The longest answer of the daemon that is read, in bytes.
+const ANSWER_MAX: usize = 16 << 20;
+
+/// How many entries of a directory are read.
+const ENTRIES_MAX: usize = 100_000;
+
+/// How many paths are remembered that could not be looked at.
+const DENIED_MAX: usize = 20;
+
+/// The directories in which programs are searched, after those of the daemon's `PATH`.
+pub(crate) const PROGRAM_DIRS: [&str; 6] =
+    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// The node that this process runs on.
+#[derive(Debug, Default)]
+pub struct LocalNode {
+    denied: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl LocalNode {
+    /// Notes it if this process was not permitted to look at a path.
+    fn note<T>(&self, path: &Path, result: io::Result<T>) -> io::Result<T> {
+        if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+            let mut denied = self.denied.lock();
+            if denied.len() < DENIED_MAX {
+                denied.insert(path.to_owned());
+            }
+        }
+        result
+    }
+}
+
+impl NodeView for LocalNode {
+    fn read(&self, path: &Path, max: usize) -> io::Result<Vec<u8>> {
+        let max = u64::try_from(max).unwrap_or(u64::MAX);
+        self.note(path, switchyard_node_files::read(path, max).map_err(io::Error::from))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let entries = self.note(dir, fs::read_dir(dir))?;
+        let names =
+            entries.take(ENTRIES_MAX).map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        let mut names = names.collect::<io::Result<Vec<_>>>()?;
+        names.sort();
+        Ok(names)
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<FileFacts> {
+        let meta = self.note(path, fs::metadata(path))?;
+        let kind = match meta.file_type() {
+            kind if kind.is_file() => FileKind::Regular,
+            kind if kind.is_dir() => FileKind::Directory,
+            kind if kind.is_socket() => FileKind::Socket,
+            _ => FileKind::Other,
+        };
+        Ok(FileFacts { kind, mode: meta.permissions().mode() & 0o7777 })
+    }
+
+    fn link(&self, path: &Path) -> io::Result<PathBuf> {
+        fs::read_link(path)
+    }
+
+    fn space(&self, path: &Path) -> io::Result<DiskSpace> {
+        let found = self.note(path, statvfs(path).map_err(io::Error::from))?;
+        let block: u64 = found.fragment_size();
+        Ok(DiskSpace {
+            bytes: found.blocks().saturating_mul(block),
+            free_bytes: found.blocks_available().saturating_mul(block),
+            inodes: found.files(),
+            free_inodes: found.files_available(),
+        })
+    }
+
+    fn run(&self, program: &Path, args: &[&str]) -> Result<CommandOutput, CommandError> {
+        command::run(program, args, &search_path(), COMMAND_LIMIT, COMMAND_MAX)
+    }
+
+    fn connect(&self, socket: &Path) -> io::Result<()> {
+        let connected = block_on(CONNECT_LIMIT, UnixStream::connect(socket));
+        let connected = connected.unwrap_or_else(|why| Err(io::Error::new(io::ErrorKind::TimedOut, why)));
+        match connected {
+            // Its queue is full, so somebody listens.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            connected => self.note(socket, connected.map(drop)),
+        }
+    }
+
+    fn is_own_root(&self, pid: i32) -> bool {
+        switchyard_process::is_own_root(pid)
+    }
+
+    fn has_group(&self, name: &str) -> bool {
+        name.parse::<u32>().is_ok() || Group::from_name(name).ok().flatten().is_some()
+    }
+
+    fn load(&self, sources: &Sources) -> Result<Loaded, ConfigError> {
+        config::load(sources)
+    }
+
+    fn ask(&self, socket: &Path, page: &str) -> Result<Vec<u8>, String> {
+        let answer = block_on(ASK_LIMIT, channel::request_up_to(socket, Method::GET, page, ANSWER_MAX))?;
+        let (status, body) = answer.map_err(|error| report(&error))?;
+        if status.is_success() {
+            Ok(body.to_vec())
+        } else {
+            Err(format!("{page} was answered with {status}"))
+        }
+    }
+
+    fn denied(&self) -> Vec<PathBuf> {
+        let others = (!geteuid().is_root()).then(|| PathBuf::from("/proc (the processes of root)"));
+        self.denied.lock().iter().cloned().chain(others).collect()
+    }
+}
+
+/// The `PATH` of commands.
+pub(crate) fn search_path() -> OsString {
+    PROGRAM_DIRS.join(":").into()
+}
+
+/// Runs a future on this thread, within a time.
+fn block_on<F: Future>(limit: Duration, future: F) -> Result<F::Output, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start a thread: {error}"))?;
+    let done = runtime.block_on(async { tokio::time::timeout(limit, future).await });
+    done.map_err(|_| format!("no answer within {limit:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_within_the_limit_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = LocalNode::default();
+        let file = dir.path().join("file");
+        fs::write(&file, "12345").unwrap();
+        assert_eq!(node.read(&file, 5).unwrap(), b"12345");
+        assert_eq!(node.read(&file, 4).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        // Without a writer, an ordinary open would wait for ever.
+        assert_eq!(node.read(&fifo, 5).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(node.read(Path::new("/dev/zero"), 5).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert!(node.read(dir.path(), 5).is_err());
+        assert!(!node.read(Path::new("/proc/self/cmdline"), 1 << 20).unwrap().is_empty());
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(node.link(&link).unwrap(), file);
+        assert_eq!(node.list(dir.path()).unwrap(), ["fifo", "file", "link"]);
+    }
+
+    #[test]
+    fn stale_socket_is_told_from_a_listener() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = LocalNode::default();
+        let path = dir.path().join("a.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        node.connect(&path).unwrap();
+        assert_eq!(node.stat(&path).unwrap().kind, FileKind::Socket);
+        drop(listener);
+        assert_eq!(node.connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert!(node.ask(&path, "/statusz").is_err());
+    }
+
+    #[test]
+    fn space_and_groups_are_those_of_the_node() {
+        let node = LocalNode::default();
+        let space = node.space(Path::new("/")).unwrap();
+        assert!(space.bytes > 0 && space.free_bytes <= space.bytes);
+        assert!(node.has_group("root") && node.has_group("4711") && !node.has_group("no-such-group"));
+        assert!(node.space(Path::new("/no/such")).is_err());
+    }
+}

@@ -1,0 +1,200 @@
+//! The audit log: one line of JSON for each operation that changes something, with who requested it and how it
+//! ended.
+//!
+//! The lines are written by a thread of their own, so that a slow disk or journal delays no operation. At most
+//! 4096 lines wait for it; further ones are lost, and counted.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use switchyard_core::operation::{EndedOperation, OperationKind};
+use switchyard_core::reload::Reloadable;
+use switchyard_telemetry::LogPace;
+
+use crate::config::{AuditConfig, AuditTarget};
+
+use crate::owners::Owners;
+
+mod line;
+mod sink;
+
+pub use line::AuditLine;
+use sink::Sink;
+
+/// How many lines may wait to be written.
+const QUEUE: usize = 4096;
+
+/// How long the last lines may take to be written when the daemon ends.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// The socket of systemd's journal.
+const JOURNAL: &str = "/run/systemd/journal/socket";
+
+/// The audit log. Clones share it.
+#[derive(Debug, Clone)]
+pub struct AuditLog(Arc<Recorder>);
+
+#[derive(Debug)]
+struct Recorder {
+    /// `None` if nothing is audited.
+    lines: Option<SyncSender<Message>>,
+    exec_sync: Reloadable<bool>,
+    owners: Owners,
+    counts: Arc<Counts>,
+    /// When it is logged that lines are lost because the queue is full.
+    loss: LogPace,
+}
+
+/// The lines since the daemon started.
+#[derive(Debug, Default)]
+struct Counts {
+    written: AtomicU64,
+    lost: AtomicU64,
+}
+
+enum Message {
+    Line(String),
+    /// The file was renamed: continue in a new one.
+    Reopen,
+    /// Everything before this message is written.
+    Flush(mpsc::Sender<()>),
+}
+
+/// How many lines there were since the daemon started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuditCounts {
+    /// The lines that were written.
+    pub written: u64,
+    /// The lines that could not be written.
+    pub lost: u64,
+}
+
+impl AuditLog {
+    /// Starts the audit log that a configuration describes. A file that cannot be opened is no error: the lines
+    /// are lost and counted until it can.
+    #[must_use]
+    pub fn start(config: &AuditConfig, owners: Owners) -> Self {
+        Self::start_at(config, owners, Path::new(JOURNAL))
+    }
+
+    fn start_at(config: &AuditConfig, owners: Owners, journal: &Path) -> Self {
+        let counts = Arc::new(Counts::default());
+        let sink = match config.to {
+            AuditTarget::Off => None,
+            AuditTarget::Journal => Some(Sink::journal(journal)),
+            AuditTarget::File => Some(Sink::file(config.file.clone())),
+        };
+        let lines = sink.and_then(|sink| {
+            let (sender, queue) = mpsc::sync_channel(QUEUE);
+            let counts = Arc::clone(&counts);
+            let writer = thread::Builder::new().name("audit".into());
+            match writer.spawn(move || write_all(&queue, sink, &counts)) {
+                Ok(_) => Some(sender),
+                Err(error) => {
+                    tracing::error!(%error, "the audit log cannot be written: its thread cannot be started");
+                    None
+                }
+            }
+        });
+        let exec_sync = Reloadable::from(config.exec_sync);
+        Self(Arc::new(Recorder { lines, exec_sync, owners, counts, loss: LogPace::default() }))
+    }
+
+    /// Puts another configuration in force, as far as a reload can.
+    pub fn reconfigure(&self, config: &AuditConfig) {
+        self.0.exec_sync.set(config.exec_sync);
+    }
+
+    /// Continues in a new file if the old one was renamed.
+    pub fn reopen(&self) {
+        self.send(Message::Reopen);
+    }
+
+    /// Writes the line of an operation that has ended; never waits.
+    pub fn record(&self, operation: &EndedOperation<'_>) {
+        let wanted = operation.kind != OperationKind::ExecSync || *self.0.exec_sync.get();
+        if self.0.lines.is_some() && wanted {
+            self.send(Message::Line(AuditLine::of(operation, &self.0.owners).to_json()));
+        }
+    }
+
+    /// The lines since the daemon started; `None` if nothing is audited.
+    #[must_use]
+    pub fn counts(&self) -> Option<AuditCounts> {
+        let Counts { written, lost } = &*self.0.counts;
+        self.0.lines.as_ref().map(|_| AuditCounts {
+            written: written.load(Ordering::Relaxed),
+            lost: lost.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Waits until the lines so far are written, for a bounded time. Blocks.
+    pub fn flush(&self) {
+        let (flushed, wait) = mpsc::channel();
+        let deadline = Instant::now() + FLUSH;
+        let Some(lines) = &self.0.lines else { return };
+        let mut message = Message::Flush(flushed);
+        while let Err(TrySendError::Full(same)) = lines.try_send(message) {
+            if Instant::now() >= deadline {
+                tracing::warn!("the last lines of the audit log may be lost: they are not written in time");
+                return;
+            }
+            message = same;
+            thread::sleep(Duration::from_millis(10));
+        }
+        if wait.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err() {
+            tracing::warn!("the last lines of the audit log may be lost: they are not written in time");
+        }
+    }
+
+    fn send(&self, message: Message) {
+        let Some(lines) = &self.0.lines else { return };
+        match lines.try_send(message) {
+            Ok(()) => {}
+            Err(TrySendError::Full(Message::Line(_)) | TrySendError::Disconnected(Message::Line(_))) => {
+                self.0.counts.lost.fetch_add(1, Ordering::Relaxed);
+                if self.0.loss.is_due() {
+                    tracing::error!(
+                        "lines of the audit log are lost: they are not written as fast as they are made"
+                    );
+                }
+            }
+            // As many lines wait as may; the next reload asks again.
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+        }
+    }
+}
+
+/// Writes the lines of a queue until all its senders are gone.
+fn write_all(queue: &Receiver<Message>, mut sink: Sink, counts: &Counts) {
+    let mut is_failing = false;
+    while let Ok(message) = queue.recv() {
+        match message {
+            Message::Line(line) => match sink.write(&line) {
+                Ok(()) => {
+                    counts.written.fetch_add(1, Ordering::Relaxed);
+                    if std::mem::take(&mut is_failing) {
+                        let lost = counts.lost.load(Ordering::Relaxed);
+                        tracing::info!(lost, "the audit log is written again");
+                    }
+                }
+                Err(error) => {
+                    counts.lost.fetch_add(1, Ordering::Relaxed);
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::error!(%error, sink = sink.name(), "the audit log cannot be written: its lines are lost until it can");
+                    }
+                }
+            },
+            Message::Reopen => sink.reopen(),
+            // Nobody may wait for it any more.
+            Message::Flush(done) => drop(done.send(())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+//! What operators change through the admin server, other than objects: the configuration, processes, and the node's part in a swarm.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use switchyard_core::Result;
+use switchyard_operator_api::{ConfigView, ReloadReport, SwarmJoin, SwarmView};
+
+use crate::metrics::SwarmFigures;
+use crate::status::ReloadCounts;
+
+/// The configuration of the daemon, as operators look at it and reload it.
+pub trait ConfigControl: Send + Sync + 'static {
+    /// Its state.
+    fn view(&self) -> ConfigView;
+
+    /// The numbers of reloads.
+    fn counts(&self) -> ReloadCounts;
+
+    /// The configuration in force as TOML, without secrets; `with_origins` adds the source of each value.
+    fn dump(&self, with_origins: bool) -> String;
+
+    /// Reloads it and returns what changed. If it is dropped, the reload goes on.
+    ///
+    /// # Errors
+    /// [`ReloadFailure`]; the former configuration is in force then.
+    fn reload(&self) -> BoxFuture<'_, std::result::Result<Arc<ReloadReport>, ReloadFailure>>;
+}
+
+/// Why the configuration was not reloaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReloadFailure {
+    /// Whether the files have to be changed before the next attempt.
+    pub is_refusal: bool,
+    /// The reason.
+    pub text: String,
+}
+
+/// The node's part in a Docker swarm.
+pub trait SwarmControl: Send + Sync + 'static {
+    /// Its state, for display.
+    fn view(&self) -> SwarmView;
+
+    /// Its state, for metrics.
+    fn figures(&self) -> SwarmFigures;
+
+    /// Joins a swarm. If it is dropped, the join goes on.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a request that cannot be right; no text shows the token. Otherwise those of the join.
+    fn join(&self, request: SwarmJoin) -> BoxFuture<'_, Result<()>>;
+
+    /// Leaves the swarm. If it is dropped, the leave goes on.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if the node is in no swarm; otherwise those of the leave.
+    fn leave(&self) -> BoxFuture<'_, Result<()>>;
+}
+
+/// Why a part was not restarted.
+#[derive(Debug, thiserror::Error)]
+pub enum RestartError {
+    /// The daemon does not manage the process, and no service of systemd does.
+    #[error(
+        "{name}, process {pid}, is managed neither by this daemon nor as a service of systemd: restart it as it was started"
+    )]
+    External {
+        /// The part.
+        name: &'static str,
+        /// The process.
+        pid: i32,
+    },
+    /// It does not run, so that it is not known what would have to start it.
+    #[error("{0} does not run and is not managed by this daemon: start it as it was started before")]
+    Absent(&'static str),
+    /// The service manager could not be asked.
+    #[error("cannot run systemctl restart {unit}")]
+    Systemctl {
+        /// The unit.
+        unit: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The service manager did not restart the service.
+    #[error("systemctl restart {unit} failed: {text}")]
+    Refused {
+        /// The unit.
+        unit: String,
+        /// What systemctl printed.
+        text: String,
+    },
+    /// No new process served in time.
+    #[error("{name} did not serve again within {limit:?}: {state}; containers keep running")]
+    Deadline {
+        /// The part.
+        name: &'static str,
+        /// How long it may take.
+        limit: Duration,
+        /// Its state.
+        state: String,
+    },
+    /// The daemon ends.
+    #[error("the daemon is stopping")]
+    Stopping,
+}

@@ -1,0 +1,91 @@
+//! What happens on the node: operations in flight, the audit log, the latest events, and traces.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use switchyard_core::operation::{EndedOperation, OperationKind, OperationObserver, Operations};
+use switchyard_core::spec::Meta;
+use switchyard_operator_api::OperationView;
+use switchyard_telemetry::{TraceSettings, TraceSettingsError, Traces};
+
+use crate::config::AuditConfig;
+
+use crate::audit::AuditLog;
+use crate::events::EventLog;
+use crate::metrics::{Metrics, OperationMetrics};
+use crate::owners::Owners;
+
+/// The records of what happens. Clones share them.
+#[derive(Debug, Clone)]
+pub struct History {
+    /// The operations that change something.
+    pub operations: Operations,
+    /// The audit log.
+    pub audit: AuditLog,
+    /// The latest events.
+    pub events: EventLog,
+    /// The traces, if they are exported.
+    pub traces: Option<Arc<Traces>>,
+    /// What the frontends know of the objects.
+    pub owners: Owners,
+}
+
+/// Writes a line of the audit log and observes metrics when an operation ends.
+#[derive(Debug)]
+struct Observer {
+    audit: AuditLog,
+    metrics: OperationMetrics,
+}
+
+impl History {
+    /// Begins to record what happens.
+    #[must_use]
+    pub fn start(audit: &AuditConfig, metrics: &Metrics, owners: Owners) -> Self {
+        let operations = Operations::default();
+        let audit = AuditLog::start(audit, owners.clone());
+        let observer = Observer { audit: audit.clone(), metrics: metrics.operations.clone() };
+        operations.observe(Arc::new(observer));
+        Self { operations, audit, events: EventLog::new(owners.clone()), traces: None, owners }
+    }
+
+    /// The operations in flight, for display.
+    pub fn in_flight(&self) -> impl Iterator<Item = OperationView> {
+        let names = |sandbox: &Meta, task: Option<&Meta>| self.owners.names_in_record(sandbox, task);
+        let in_flight = self.operations.in_flight().into_iter();
+        in_flight.map(move |operation| OperationView::of(operation, names))
+    }
+
+    /// The same records, and traces of operations if there are settings. It must be called within a runtime.
+    ///
+    /// # Errors
+    /// [`TraceSettingsError`] if no connection to the collector can be made.
+    pub fn with_traces(self, settings: Option<&TraceSettings>) -> Result<Self, TraceSettingsError> {
+        let Some(settings) = settings else { return Ok(self) };
+        let traces = Traces::start(settings)?;
+        self.operations.trace(traces.tracer().clone());
+        Ok(Self { traces: Some(Arc::new(traces)), ..self })
+    }
+
+    /// Waits until the lines of the audit log so far are written and the spans so far are sent, for a bounded time.
+    /// Spans that end later are lost.
+    pub async fn flush(&self) {
+        if let Some(traces) = &self.traces {
+            traces.end().await;
+        }
+        let audit = self.audit.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || audit.flush()).await {
+            tracing::error!(%error, "writing the last lines of the audit log panicked");
+        }
+    }
+}
+
+impl OperationObserver for Observer {
+    fn operation_ended(&self, operation: &EndedOperation<'_>) {
+        self.metrics.ended(operation);
+        self.audit.record(operation);
+    }
+
+    fn step_ended(&self, kind: OperationKind, step: &'static str, took: Duration) {
+        self.metrics.step_ended(kind, step, took);
+    }
+}

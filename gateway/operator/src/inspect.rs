@@ -1,0 +1,100 @@
+//! Reads all that is known of one sandbox or task of any owner, and the images with the tasks that use them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use switchyard_core::gateway::{Gateway, Scope};
+use switchyard_core::id::{Owner, SandboxId, TaskId};
+use switchyard_core::table::Task;
+use switchyard_core::{Error, Result};
+use switchyard_operator_api::{Disclosure, ImageView, Inspected, InspectionView};
+
+use crate::find;
+use crate::owners::Owners;
+
+/// How long the backend may take to tell what it knows of an object, and to list the images.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The sandbox or task that is meant by `name`: see `find::object`. If the backend does not answer, the answer has
+/// what the daemon knows itself; one with secrets fails then.
+///
+/// # Errors
+/// Those of `find::object`.
+pub async fn read(
+    gateway: &Gateway,
+    owners: &Owners,
+    name: &str,
+    disclosure: Disclosure,
+) -> Result<InspectionView> {
+    let found = find::object(gateway, owners, name)?;
+    let scope = gateway.scope(found.sandbox.meta.owner);
+    match found.task {
+        None => sandbox(&scope, owners, found.sandbox.id, disclosure).await,
+        Some(of) => task(&scope, owners, of.id, disclosure).await,
+    }
+}
+
+/// The images with the tasks that use them.
+///
+/// # Errors
+/// `Unavailable` before recovery, or if the images cannot be listed.
+pub async fn images(gateway: &Gateway) -> Result<Vec<ImageView>> {
+    if !gateway.is_recovered() {
+        return Err(Error::unavailable("what a predecessor left is being recovered: try again"));
+    }
+    let images = tokio::time::timeout(LIMIT, gateway.images().list()).await;
+    let images = images.map_err(|_| late())??;
+    let mut tasks = Vec::new();
+    for owner in Owner::ALL {
+        tasks.extend(gateway.scope(owner).tasks()?);
+    }
+    Ok(ImageView::of_all(images, &tasks))
+}
+
+async fn sandbox(
+    scope: &Scope,
+    owners: &Owners,
+    id: SandboxId,
+    disclosure: Disclosure,
+) -> Result<InspectionView> {
+    let found = scope.sandbox_with_tasks(id)?;
+    let inspection = match disclosure {
+        Disclosure::Names => in_time(scope.inspect_sandbox(id)).await,
+        Disclosure::Secrets => Ok(in_time(scope.show_sandbox_secrets(id)).await?),
+    };
+    let sandbox = &found.sandbox;
+    let name = |task: &Arc<Task>| (task.id.to_string(), owners.names(sandbox, Some(task)).to_string());
+    let inspected = Inspected {
+        sandbox,
+        names: &owners.names(sandbox, None),
+        inspection: &inspection,
+        annotations: &owners.annotations(&sandbox.meta, None),
+        disclosure,
+    };
+    Ok(InspectionView::of_sandbox(&inspected, found.tasks.iter().map(name).collect()))
+}
+
+async fn task(scope: &Scope, owners: &Owners, id: TaskId, disclosure: Disclosure) -> Result<InspectionView> {
+    let task = scope.task(&id.to_string())?;
+    let sandbox = scope.sandbox_by_id(task.sandbox)?;
+    let inspection = match disclosure {
+        Disclosure::Names => in_time(scope.inspect_task(id)).await,
+        Disclosure::Secrets => Ok(in_time(scope.show_task_secrets(id)).await?),
+    };
+    let inspected = Inspected {
+        sandbox: &sandbox,
+        names: &owners.names(&sandbox, Some(&task)),
+        inspection: &inspection,
+        annotations: &owners.annotations(&sandbox.meta, Some(&task.meta)),
+        disclosure,
+    };
+    Ok(InspectionView::of_task(&inspected, &task))
+}
+
+async fn in_time<T>(query: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(LIMIT, query).await.unwrap_or_else(|_| Err(late()))
+}
+
+fn late() -> Error {
+    Error::deadline(format!("the backend did not answer within {LIMIT:?}"))
+}

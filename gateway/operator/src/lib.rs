@@ -1,0 +1,29 @@
+//! What the person who runs a node reads and changes: the admin server with its pages and metrics, the audit log, events, and the
+//! status page for browsers.
+//!
+//! ```text
+//! admin ──► StatusSource   what the daemon knows of its parts and objects
+//!   │   ──► ConfigControl, SwarmControl   what can be changed
+//!   ├──► metrics           /metrics
+//!   ├──► history           operations in flight, the audit log, events, traces
+//!   └──► page              the status page
+//! inspect, find, task_logs, container_metrics, owners   objects of all owners, as people name them
+//! ```
+//!
+//! It names no backend and no frontend: what it needs of them, the daemon gives it as functions and traits.
+
+pub mod admin;
+pub mod audit;
+pub mod config;
+pub mod container_metrics;
+pub mod control;
+pub mod events;
+mod find;
+pub mod history;
+mod hosts;
+pub mod inspect;
+pub mod metrics;
+pub mod owners;
+pub mod page;
+pub mod status;
+pub mod task_logs;

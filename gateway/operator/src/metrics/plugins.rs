@@ -1,0 +1,96 @@
+//! Metrics of hosted plugins: vendors' device plugins that register with the gateway.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus::{IntCounterVec, IntGaugeVec, Registry};
+
+use super::families::{counters, gauges};
+
+/// Vendors' device plugins and their failures, in numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PluginFigures {
+    /// How many plugins are in each state, for all states.
+    pub states: Vec<(&'static str, usize)>,
+    /// The newest plugin of each resource.
+    pub plugins: Vec<PluginFigure>,
+    /// What has failed since the daemon started, by reason.
+    pub failures: Vec<(&'static str, u64)>,
+}
+
+/// The newest plugin of a resource, in numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PluginFigure {
+    /// The resource.
+    pub resource: String,
+    /// Its state, in one word.
+    pub state: &'static str,
+    /// Since when.
+    pub since: SystemTime,
+    /// How many devices its last list had.
+    pub devices: usize,
+    /// How many of them are healthy.
+    pub healthy: usize,
+}
+
+/// Gauges of the registration host, and its own counter of failures.
+#[derive(Debug)]
+pub(super) struct PluginMetrics {
+    plugins: IntGaugeVec,
+    devices: IntGaugeVec,
+    since: IntGaugeVec,
+    failures: IntCounterVec,
+}
+
+impl PluginMetrics {
+    pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            plugins: gauges(
+                registry,
+                "switchyard_device_host_plugins",
+                "Resources that device plugins of vendors have registered, by what their plugin is now.",
+                &["state"],
+            )?,
+            devices: gauges(
+                registry,
+                "switchyard_device_host_devices",
+                "Devices that a vendor's plugin has listed, by whether they can be given to a task.",
+                &["resource", "health"],
+            )?,
+            since: gauges(
+                registry,
+                "switchyard_device_host_state_since_timestamp_seconds",
+                "Since when the plugin of a resource is what it is now, in seconds since 1970.",
+                &["resource", "state"],
+            )?,
+            failures: counters(
+                registry,
+                "switchyard_device_host_failures_total",
+                "What has failed of device plugins of vendors, by reason.",
+                &["reason"],
+            )?,
+        })
+    }
+
+    pub(super) fn set(&self, figures: &PluginFigures) {
+        for (state, count) in &figures.states {
+            self.plugins.with_label_values(&[*state]).set(signed(*count));
+        }
+        self.since.reset();
+        for PluginFigure { resource, state, since, devices, healthy } in &figures.plugins {
+            for (health, count) in [("healthy", *healthy), ("unhealthy", devices.saturating_sub(*healthy))] {
+                self.devices.with_label_values(&[resource.as_str(), health]).set(signed(count));
+            }
+            let seconds = since.duration_since(UNIX_EPOCH).map_or(0, |since| signed(since.as_secs()));
+            self.since.with_label_values(&[resource.as_str(), *state]).set(seconds);
+        }
+        for (reason, count) in &figures.failures {
+            let counter = self.failures.with_label_values(&[*reason]);
+            // The host counts; this counter only takes over its value.
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
+    }
+}
+
+fn signed(count: impl TryInto<i64>) -> i64 {
+    count.try_into().unwrap_or(i64::MAX)
+}
