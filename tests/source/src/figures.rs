@@ -139,7 +139,8 @@ impl Lines {
 
     /// Notes that there is a token.
     fn mark(&mut self, span: Span) {
-        let (start, end) = (span.start(), span.end());
+        let start = span.start();
+        let end = span.end();
         if self.is_comment(start) {
             return;
         }
