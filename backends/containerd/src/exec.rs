@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use switchyard_core::backend::{CUT_PATIENCE, ExecControl, ExecPlace, ExecProcess};
+use switchyard_core::backend::{ExecControl, ExecPlace, ExecProcess, cut_by};
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::stream::{Sink, Source};
@@ -215,16 +215,9 @@ impl ExecControl for Control {
                 }
             }
             // The shim closes the FIFOs when the process is deleted, which is their end of file.
-            let patience = tokio::time::sleep(CUT_PATIENCE);
-            tokio::pin!(patience);
-            let failed = tokio::select! {
-                deleted = self.exec.delete() => deleted.err().map(|error| error.report()),
-                () = &mut patience => Some(format!("its deletion takes longer than {CUT_PATIENCE:?}")),
-            };
-            if let Some(error) = failed {
+            if let Some(error) = cut_by(self.exec.delete()).await {
                 tracing::warn!(task.id = self.exec.task, error, "cannot end the output of an exec");
             }
-            patience.await;
         })
     }
 

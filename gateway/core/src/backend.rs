@@ -37,7 +37,7 @@ mod observer;
 mod operations;
 mod withdrawal;
 
-pub use exec::{CUT_PATIENCE, ExecControl, ExecPlace, ExecProcess};
+pub use exec::{CUT_PATIENCE, ExecControl, ExecPlace, ExecProcess, cut_by};
 pub use observer::{BackendObserver, RecoveryResult, RuntimeCall, unobserved};
 pub use operations::{
     CheckpointBackend, ExecBackend, SandboxBackend, StatsBackend, TaskBackend, VolumeBackend,

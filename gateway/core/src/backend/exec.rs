@@ -1,6 +1,8 @@
 //! Further processes in running tasks, as a backend provides them.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -12,6 +14,18 @@ use crate::stream::{Sink, Source};
 /// How long the runtime may take to close the output of a command that has exited, once that is cut off. What the output holds
 /// then is read, and no more.
 pub const CUT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Cuts off the output of a process that has exited, by deleting it; returns [`CUT_PATIENCE`] after the begin of that, with the
+/// reason if it was not deleted by then. Cancel-safe if the deletion is.
+pub async fn cut_by(deletion: impl Future<Output = Result<()>>) -> Option<String> {
+    let mut patience = pin!(tokio::time::sleep(CUT_PATIENCE));
+    let failed = tokio::select! {
+        deleted = deletion => deleted.err().map(|error| error.report()),
+        () = &mut patience => return Some(format!("its deletion takes longer than {CUT_PATIENCE:?}")),
+    };
+    patience.await;
+    failed
+}
 
 /// A further process in a task, with its streams.
 ///

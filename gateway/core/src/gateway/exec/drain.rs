@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::{CUT_PATIENCE, ExecControl};
+use crate::backend::{ExecControl, cut_by};
 use crate::error::Error;
 
 /// The error for a command that has ended while a child of it keeps its output open. It is no `DeadlineExceeded`:
@@ -26,7 +26,7 @@ pub(super) fn output_not_closed(code: i32, limit: Duration) -> Error {
 
 /// Closes the output of a process that has exited, once children have kept it open for `drain` without writing.
 /// Children that go on writing are cut off at the deadline of the command, but no earlier than after `drain`. Returns
-/// [`CUT_PATIENCE`] after the output was cut off. Cancel-safe.
+/// [`CUT_PATIENCE`](crate::backend::CUT_PATIENCE) after the output was cut off. Cancel-safe.
 pub(super) async fn cut_output(control: &dyn ExecControl, drain: Duration, deadline: Option<Instant>) {
     // A time that the clock cannot represent is no limit.
     let latest = deadline.and_then(|deadline| Some(deadline.max(Instant::now().checked_add(drain)?)));
@@ -39,17 +39,9 @@ pub(super) async fn cut_output(control: &dyn ExecControl, drain: Duration, deadl
     tokio::select! {
         biased;
         () = control.cut_output(drain) => {}
-        () = latest => {
-            let patience = tokio::time::sleep(CUT_PATIENCE);
-            tokio::pin!(patience);
-            tokio::select! {
-                deleted = control.delete() => if let Err(error) = deleted {
-                    tracing::debug!(error = error.report(), "cannot end the output of a command");
-                },
-                () = &mut patience => tracing::debug!("the output of a command was not ended within {CUT_PATIENCE:?}"),
-            }
-            patience.await;
-        }
+        () = latest => if let Some(error) = cut_by(control.delete()).await {
+            tracing::debug!(error, "cannot end the output of a command");
+        },
     }
 }
 
@@ -60,6 +52,7 @@ mod tests {
     use futures::future::BoxFuture;
 
     use super::*;
+    use crate::backend::CUT_PATIENCE;
     use crate::error::Result;
     use crate::spec::Signal;
 
