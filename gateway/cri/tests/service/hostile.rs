@@ -49,7 +49,8 @@ async fn asked<T>(what: &str, answer: impl Future<Output = Result<T, Status>>) -
             assert!(REFUSALS.contains(&status.code()), "{what}: {status:?}");
             let length = status.message().len();
             assert!((1..=STATUS_TEXT_MAX).contains(&length), "{what}: {:?} in {length} bytes", status.code());
-            assert!(!status.message().contains("h2"), "{what}: {status:?}");
+            // The text of a failed connection. Two letters of it are in some of the random texts.
+            assert!(!status.message().contains("h2 protocol error"), "{what}: {status:?}");
             None
         }
     }
@@ -126,7 +127,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut node = ServiceFixture::new().await;
-let mut model = Model::default();
+            let mut model = Model::default();
             node.pull().await;
             for call in calls {
                 Box::pin(call.make(&mut node, &mut model)).await;
