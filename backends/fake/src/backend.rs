@@ -379,6 +379,7 @@ impl StatsBackend for Fake {
                     runtime_type: handler.to_owned(),
                     snapshotter: "memory".into(),
                     snapshot_key: id.to_string(),
+                    runtime_spec: task.runtime_spec.clone(),
                     ..Inspection::default()
                 })
             };

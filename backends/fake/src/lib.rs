@@ -229,6 +229,13 @@ impl Fake {
         self.world.lock().pending_starts.insert(task, runs);
     }
 
+    /// Sets the OCI runtime spec, as JSON, with which a task is inspected; it has none before.
+    pub fn set_runtime_spec(&self, task: TaskId, spec: impl Into<String>) {
+        if let Some(task) = self.world.lock().tasks.get_mut(&task) {
+            task.runtime_spec = spec.into();
+        }
+    }
+
     /// Ends a running task with this exit code.
     ///
     /// # Errors

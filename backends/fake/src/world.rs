@@ -1,6 +1,6 @@
 //! The state: sandboxes, tasks and images. It outlives the backend objects that use it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(crate) sandboxes: BTreeMap<SandboxId, FakeSandbox>,
     pub(crate) tasks: BTreeMap<TaskId, FakeTask>,
     pub(crate) images: Images,
+    /// The named volumes, which outlive their tasks.
+    volumes: BTreeSet<(Owner, String)>,
     pub(crate) ranges: BTreeMap<Owner, Vec<Subnet>>,
     pub(crate) processes: Arc<AtomicUsize>,
     /// The exit codes of the next execs, whatever their commands are.
@@ -77,6 +79,8 @@ pub(crate) struct FakeTask {
     pub(crate) annotations: BTreeMap<String, String>,
     /// The spec that it was created with.
     pub(crate) spec: TaskSpec,
+    /// The OCI runtime spec with which it is inspected.
+    pub(crate) runtime_spec: String,
     pub(crate) reads: u64,
 }
 
@@ -332,8 +336,10 @@ impl State {
             timer: None,
             annotations: spec.annotations.clone(),
             spec: spec.clone(),
+            runtime_spec: String::new(),
             reads: 0,
         };
+        self.volumes.extend(task.volumes.iter().map(|name| (spec.meta.owner, name.clone())));
         self.tasks.insert(id, task);
         Ok(details)
     }
@@ -393,35 +399,32 @@ impl State {
         }
     }
 
-    /// Volumes have no content here, so there is nothing to remove.
-    pub(crate) fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
+    pub(crate) fn remove_volume(&mut self, owner: Owner, name: &str) -> Result<()> {
         if !is_volume_name(name) {
             return Err(Error::invalid("volume", format!("{name:?} is no name of a volume")));
         }
-        let has =
-            |task: &FakeTask| task.meta.owner == owner && task.volumes.iter().any(|known| known == name);
-        match self.tasks.iter().find(|(_, task)| has(task)) {
-            Some((id, _)) => Err(Error::failed_precondition(format!("volume {name:?} is used by task {id}"))),
-            None => Ok(()),
+        if let Some(id) = self.users(owner, name).first() {
+            return Err(Error::failed_precondition(format!("volume {name:?} is used by task {id}")));
         }
+        self.volumes.remove(&(owner, name.to_owned()));
+        Ok(())
     }
 
-    /// The volumes that tasks have: there are no others here.
+    /// The tasks that have this volume.
+    fn users(&self, owner: Owner, name: &str) -> Vec<TaskId> {
+        let has =
+            |task: &FakeTask| task.meta.owner == owner && task.volumes.iter().any(|known| known == name);
+        self.tasks.iter().filter(|(_, task)| has(task)).map(|(id, _)| *id).collect()
+    }
+
     pub(crate) fn volumes(&self) -> Vec<NamedVolume> {
-        let mut users: BTreeMap<(&str, &str), NamedVolume> = BTreeMap::new();
-        for (id, task) in &self.tasks {
-            for name in &task.volumes {
-                let owner = task.meta.owner;
-                let known = users.entry((owner.as_str(), name)).or_insert_with(|| NamedVolume {
-                    owner,
-                    name: name.clone(),
-                    created_at: None,
-                    tasks: Vec::new(),
-                });
-                known.tasks.push(*id);
-            }
-        }
-        users.into_values().collect()
+        let volume = |(owner, name): &(Owner, String)| {
+            let tasks = self.users(*owner, name);
+            NamedVolume { owner: *owner, name: name.clone(), created_at: None, tasks }
+        };
+        let mut volumes: Vec<_> = self.volumes.iter().map(volume).collect();
+        volumes.sort_by_key(|volume| volume.owner.as_str());
+        volumes
     }
 
     pub(crate) fn update_task(&mut self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {

@@ -11,7 +11,7 @@ use switchyard_daemon::detach::{self, ALREADY_RUNNING, Detach, DetachError};
 use switchyard_daemon::lock::DirLocks;
 use switchyard_daemon::serve::ServeError;
 use switchyard_daemon::shutdown::Shutdown;
-use switchyard_daemon::{serve, service_manager};
+use switchyard_daemon::{serve, service_manager, wiring};
 use switchyard_linux::report;
 use switchyard_nomad::launcher::COOKIE;
 use switchyard_operator_api::{REVISION, VERSION};
@@ -328,9 +328,9 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
         .enable_all()
         .build()
         .map_err(CliError::Runtime)?;
-    let wiring = switchyard_daemon::wiring::Wiring::real();
     let mut locks = DirLocks::default();
-    let daemon = serve::run(loaded, wiring, &exe, log_level, traces, Shutdown::default(), &mut locks);
+    let daemon =
+        serve::run(loaded, wiring::containerd, &exe, log_level, traces, Shutdown::default(), &mut locks);
     let ended = runtime.block_on(Box::pin(daemon));
     leave(runtime, locks);
     Ok(ended?)

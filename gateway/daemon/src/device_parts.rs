@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
 use crate::layer::RpcLayer;
-use crate::node::Node;
+use crate::reports::DeviceReport;
 use crate::shutdown::Shutdown;
 use crate::wiring;
 
@@ -35,7 +35,7 @@ pub(crate) struct DeviceParts {
 pub(crate) struct DeviceContext<'d> {
     pub(crate) gateway: &'d Gateway,
     pub(crate) metrics: &'d Arc<Metrics>,
-    pub(crate) node: &'d Arc<Node>,
+    pub(crate) report: &'d Arc<DeviceReport>,
     pub(crate) shutdown: &'d Shutdown,
     /// The tasks that the daemon waits for when it stops.
     pub(crate) tasks: &'d TaskTracker,
@@ -83,14 +83,14 @@ impl DeviceParts {
     fn host_plugins(&self, context: &DeviceContext<'_>) {
         let observe = observe("device_host", context.metrics);
         let gateway = context.gateway.clone();
-        let node = Arc::clone(context.node);
+        let report = Arc::clone(context.report);
         let hosted = self.hosted.clone();
         let serve = move |config: DeviceHost, stop: CancellationToken| {
             let host = config.enabled.then(|| {
                 gateway.set_device_provider(Arc::new(hosted.clone()));
                 wiring::device_host(hosted.clone(), config, Arc::clone(&observe))
             });
-            node.set_hosted(host.is_some().then(|| hosted.clone()));
+            report.set_hosted(host.is_some().then(|| hosted.clone()));
             async move {
                 if let Some(host) = host {
                     host.serve(stop).await;
@@ -104,11 +104,11 @@ impl DeviceParts {
     fn offer_to_kubelet(&self, context: &DeviceContext<'_>) {
         let observe = observe("device_plugin", context.metrics);
         let scope = context.gateway.scope(Owner::Kubernetes);
-        let node = Arc::clone(context.node);
+        let report = Arc::clone(context.report);
         let serve = move |config: KubeletDevices, stop: CancellationToken| {
             let frontend =
                 config.enabled.then(|| wiring::kubelet_devices(scope.clone(), config, Arc::clone(&observe)));
-            node.set_kubelet_devices(frontend.as_ref().map(|frontend| frontend.registrations()));
+            report.set_kubelet(frontend.as_ref().map(|frontend| frontend.registrations()));
             async move {
                 if let Some(frontend) = frontend {
                     frontend.serve(stop).await;

@@ -6,7 +6,7 @@
 //!   ├── reload        the same again at SIGHUP, as a whole or not at all
 //!   ├── device_parts  devices, vendors' plugins, a kubelet's device plugins
 //!   ├── managed       containerd and logkeeper: started, adopted, restarted, left running
-//!   ├── node          what all of these report, for the admin server (the crate `operator`)
+//!   ├── reports       what frontends, devices and the swarm report, for the admin server (the crate `operator`)
 //!   ├── self_check    asks each of its servers, for systemd's watchdog
 //!   └── layer         one tower layer: spans and metrics of every RPC
 //! ```
@@ -27,8 +27,8 @@ pub mod gate;
 pub mod layer;
 pub mod lock;
 pub mod managed;
-pub mod node;
 pub mod reload;
+pub mod reports;
 pub mod self_check;
 pub mod serve;
 pub mod service_manager;

@@ -18,7 +18,7 @@ use switchyard_core::threads;
 use switchyard_linux::report;
 use switchyard_operator::control::{ConfigControl, ReloadFailure};
 use switchyard_operator::history::History;
-use switchyard_operator::status::ReloadCounts;
+use switchyard_operator::metrics::ReloadCounts;
 use switchyard_operator_api::text::rfc3339;
 use switchyard_operator_api::{Change, ConfigView, Effect, Overridden, RefusedReloadView, ReloadReport};
 use switchyard_telemetry::LogLevel;

@@ -1,6 +1,6 @@
 //! `switchyard serve`: starts the parts of the daemon in order, and stops them.
 //!
-//! Start: directories → locks → sockets (calls queue) → admin HTTP (alive, not ready) → backend → managed
+//! Start: directories → locks → sockets (calls queue) → backend → admin HTTP (alive, not ready) → managed
 //! containerd and logkeeper → frontends (requests wait, queries of the daemon's status are answered) →
 //! recovery → ready. Stop: no new requests → running operations end, then the watches, then the backend's
 //! cleanup, all by one deadline → sockets are removed. What is still at work then ends with the process, as at a kill.
@@ -11,27 +11,26 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use switchyard_config::{Config, Loaded};
+use switchyard_core::backend::BackendObserver;
 use switchyard_core::backoff::Backoff;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_logkeeper::Client;
-use switchyard_operator::admin::{self, AdminPages, Hosts, Reach};
 use switchyard_operator::history::History;
 use switchyard_operator::metrics::Metrics;
-use switchyard_operator::page::StatusPage;
+use switchyard_operator::node::{Node, NodeSources};
 use switchyard_operator_api::VERSION;
-use switchyard_socket::listener::{GuardedListener, ListenError, SocketFile, own_connections};
-use switchyard_steps::{Step, reach};
-use switchyard_streaming::{BindError, Sessions};
+use switchyard_socket::listener::ListenError;
+use switchyard_streaming::BindError;
 use switchyard_telemetry::LogLevel;
 use switchyard_telemetry::{TraceSettings, TraceSettingsError};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::capacity;
@@ -39,19 +38,20 @@ use crate::credentials::{CredentialError, Credentials, MetricsCredentials, Stamp
 use crate::device_parts::{DeviceContext, DeviceParts};
 use crate::lock::{DirLocks, LockError};
 use crate::managed::{State, make_dir};
-use crate::node::Node;
 use crate::reload::{ReloadedParts, Reloader};
-use crate::self_check::{Question, SelfCheck};
+use crate::reports::DeviceReport;
+use crate::self_check::SelfCheck;
 use crate::service_manager;
 use crate::shutdown::Shutdown;
 use crate::streaming;
-use crate::wiring::{self, ConnectedBackend, LiveSettings, Wiring};
+use crate::wiring::{self, ConnectedBackend, LiveSettings};
 
+mod admin;
 mod frontends;
-mod metrics_listener;
 mod processes;
 
-use frontends::{FrontendSockets, enabled_frontends};
+use admin::AdminListeners;
+use frontends::{FrontendSockets, Frontends};
 use processes::{NeededProcesses, ProcessStates};
 
 /// How long running operations may take when the daemon stops.
@@ -59,9 +59,6 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// How long servers may take to close their connections after that.
 const CLOSE: Duration = Duration::from_secs(2);
-
-/// How many connections to the admin address may wait to be accepted.
-const BACKLOG: u32 = 1024;
 
 /// How long recovery waits for the logkeeper before it continues without it.
 const LOGKEEPER_LIMIT: Duration = Duration::from_secs(10);
@@ -135,7 +132,6 @@ struct Daemon {
     shutdown: Shutdown,
     tasks: TaskTracker,
     metrics: Arc<Metrics>,
-    node: Arc<Node>,
     history: History,
 }
 
@@ -146,22 +142,8 @@ fn raise_file_limit() {
     }
 }
 
-/// The parts of a starting daemon, for the admin server.
-fn node(config: &Config, processes: &NeededProcesses) -> Node {
-    let (containerd, logkeeper) = processes.states();
-    Node::new(
-        containerd,
-        logkeeper,
-        Client::new(config.logkeeper_socket()),
-        wiring::owners(),
-        &enabled_frontends(config),
-        processes.restarters(),
-        config.swarm.enabled,
-    )
-}
-
-/// Runs the daemon until `shutdown`, which also ends it at SIGTERM and SIGINT. `exe` is our own binary, and
-/// `log_level` the level of its log. Without `traces` nothing is traced. `locks` receives the locks of its directories.
+/// Runs the daemon until `shutdown`, which also ends it at SIGTERM and SIGINT. `connect` creates the backend, which reports
+/// its work to the observer: [`wiring::containerd`]. `exe` is our own binary, and `log_level` the level of its log. Without `traces` nothing is traced. `locks` receives the locks of its directories.
 ///
 /// When it returns, operations that did not end in time may still be at work on the runtime. They must not be dropped,
 /// which would kill CNI plugins half-way, but end with the process, as at a kill. Until then `locks` must be kept.
@@ -170,7 +152,7 @@ fn node(config: &Config, processes: &NeededProcesses) -> Node {
 /// [`ServeError`]; processes that it started keep running.
 pub async fn run(
     loaded: Loaded,
-    wiring: Wiring,
+    connect: impl FnOnce(&Config, Arc<dyn BackendObserver>) -> switchyard_core::Result<ConnectedBackend>,
     exe: &Path,
     log_level: LogLevel,
     traces: Option<TraceSettings>,
@@ -195,9 +177,8 @@ pub async fn run(
         config: Arc::clone(&config),
         shutdown,
         tasks: TaskTracker::new(),
-        metrics,
-        node: Arc::new(node(&config, &processes)),
-        history,
+        metrics: Arc::clone(&metrics),
+        history: history.clone(),
     };
 
     // Before the files are read, so that a change meanwhile is noticed later.
@@ -205,29 +186,48 @@ pub async fn run(
     // The sockets come first, so that no client is refused while the daemon starts.
     let frontend_sockets = FrontendSockets::bind(&config)?;
     let streaming = if config.cri.enabled { Some(streaming::bind(&config).await?) } else { None };
+    let admin = AdminListeners::bind(&config)?;
+    let socket_files = frontend_sockets.files().chain([admin.socket_file()]).collect::<Vec<_>>();
     let credentials = Credentials {
         streaming: streaming.as_ref().and_then(switchyard_streaming::Server::certificate),
         metrics: MetricsCredentials::read(&config)?,
     };
-    let pages = daemon.pages(reloader, log_level.clone());
-    let (address_file, admin_socket, admin_question) = daemon.serve_admin(&pages)?;
-    let metrics_file = daemon.serve_metrics(&pages, &credentials.metrics)?;
-    let sockets = frontend_sockets.files().chain([admin_socket]).collect::<Vec<_>>();
     // The backend comes before the managed containerd, because a starting containerd ends shims that wait for
     // FIFOs that the backend opens.
     let ConnectedBackend { backend, reconfigure } =
-        (wiring.backend)(&config, daemon.metrics.backend_observer()).map_err(ServeError::Backend)?;
+        connect(&config, metrics.backend_observer()).map_err(ServeError::Backend)?;
+    let limits = Limits { capacity: capacity::of_node(), ..config.gateway_limits() };
+    let gateway = Gateway::with_leases(backend, limits, wiring::leases(&config), history.operations.clone());
+    let settings = LiveSettings::of(&config);
+    let frontends =
+        Frontends::new(&config, &settings, frontend_sockets, streaming, &gateway, &history.operations);
+    let device_report = Arc::new(DeviceReport::default());
+    let (recovery_errors, recovery_error) = watch::channel(None);
+    let node = Node::new(NodeSources {
+        gateway: gateway.clone(),
+        owners: wiring::owners(),
+        logs: Client::new(config.logkeeper_socket()),
+        recovery_error,
+        processes: processes.restarters(),
+        reporters: [vec![Arc::clone(&device_report) as _], frontends.reporters()].concat(),
+        plugins: Arc::clone(&device_report) as _,
+        swarm: frontends.swarm(),
+    });
+    let pages = daemon.pages(node, reloader, log_level.clone());
+    let (address_files, admin_question) = daemon.serve_admin(admin, &pages, &credentials.metrics);
+
     let states = processes.states();
     daemon.keep_running(processes, exe);
-    let limits = Limits { capacity: capacity::of_node(), ..config.gateway_limits() };
-    let operations = daemon.history.operations.clone();
-    let gateway = Gateway::with_leases(backend, limits, wiring::leases(&config), operations);
-    daemon.spawn("events", daemon.history.events.clone().record(gateway.subscribe()));
-    let devices = daemon.start_devices(&gateway);
-    let settings = LiveSettings::of(&config);
-    daemon.node.set_gateway(gateway.clone());
-    let sessions = streaming.map(|streaming| daemon.serve_streaming(streaming));
-    let mut questions = daemon.serve_frontends(frontend_sockets, &wiring, &settings, &gateway, sessions);
+    daemon.spawn("events", history.events.clone().record(gateway.subscribe()));
+    let context = DeviceContext {
+        gateway: &gateway,
+        metrics: &metrics,
+        report: &device_report,
+        shutdown: &daemon.shutdown,
+        tasks: &daemon.tasks,
+    };
+    let devices = DeviceParts::start(&config.devices, &context);
+    let mut questions = daemon.serve_frontends(frontends, &gateway);
     service_manager::ready("Recovering");
     daemon.spawn("temporary log level", log_level.clone().follow());
     let parts = ReloadedParts {
@@ -237,7 +237,7 @@ pub async fn run(
         devices,
         credentials,
         log_level,
-        history: daemon.history.clone(),
+        history,
     };
     daemon.spawn("reload", reloads.run(parts, stamps));
     questions.push(admin_question);
@@ -245,14 +245,14 @@ pub async fn run(
         "watchdog",
         service_manager::feed_watchdog(SelfCheck::new(questions), daemon.shutdown.clone()),
     );
-    daemon.spawn("recovery", recover(gateway.clone(), Arc::clone(&daemon.node), states, begin));
+    daemon.spawn("recovery", recover(gateway.clone(), recovery_errors, states, begin));
 
     daemon.shutdown.ended().await;
     daemon.drain(&gateway).await;
     daemon.history.flush().await;
     // Servers that were aborted may hold their listeners a little longer.
-    sockets.iter().for_each(|socket| socket.remove());
-    [Some(address_file), metrics_file].iter().flatten().for_each(|file| remove(file));
+    socket_files.iter().for_each(|socket| socket.remove());
+    address_files.iter().for_each(|file| remove(file));
     tracing::info!("switchyard has ended; containers keep running");
     daemon.shutdown.fault().map_or(Ok(()), |why| Err(ServeError::Part(why.to_owned())))
 }
@@ -283,95 +283,6 @@ impl Daemon {
         });
     }
 
-    /// The pages of all admin listeners.
-    fn pages(&self, reloader: Reloader, log_level: LogLevel) -> AdminPages {
-        AdminPages::new(
-            Arc::clone(&self.node) as _,
-            Arc::clone(&self.metrics),
-            Arc::new(reloader),
-            log_level,
-            self.history.clone(),
-            self.config.admin.container_metrics,
-            StatusPage::new(&self.config.admin, &self.config.paths.state),
-        )
-    }
-
-    /// Serves the admin pages; returns the paths of the file with the address and of the socket, and
-    /// the question of the self-check.
-    fn serve_admin(&self, pages: &AdminPages) -> Result<(PathBuf, Arc<SocketFile>, Question), ServeError> {
-        let address = self.config.admin.listen;
-        let fail = |source| ServeError::Admin { address, source };
-        let tcp = listen(address).map_err(fail)?;
-        let bound = tcp.local_addr().map_err(fail)?;
-        if !bound.ip().to_canonical().is_loopback() {
-            tracing::warn!(
-                %bound,
-                "admin pages are served on a non-loopback address without authentication: admin.metrics_listen has some"
-            );
-        }
-        let group = self.config.admin.socket_group.as_deref();
-        let unix = GuardedListener::bind(&self.config.paths.admin_socket(), group)?;
-        let socket = unix.file();
-        let limits = admin::Limits::from(&self.config.admin);
-        pages.set_address(bound);
-        // Pages are short: open requests are aborted at the end, so that probes notice it at once.
-        let network = admin::serve(
-            tcp,
-            pages.router(Reach::Network),
-            Hosts::of(bound, &self.config.admin.hosts),
-            limits,
-        );
-        let (connector, own) = own_connections();
-        let local = admin::serve_also(unix, own, pages.router(Reach::Local), Hosts::Any, limits);
-        self.spawn("admin http", network);
-        self.spawn("admin socket", local);
-        let file = self.write_address("admin.addr", bound);
-        tracing::info!(%bound, "admin pages are served");
-        Ok((file, socket, Question::page("admin", connector, "/livez")))
-    }
-
-    /// Writes an address to a file of this name; returns its path.
-    fn write_address(&self, name: &str, bound: SocketAddr) -> PathBuf {
-        let file = self.config.paths.run.join(name);
-        if let Err(error) = write_whole(&file, &format!("{bound}\n")) {
-            // Not fatal: clients may know the address, and the daemon must also serve while the disk is full.
-            tracing::error!(path = %file.display(), %error, "cannot write the file with an address");
-        }
-        file
-    }
-
-    /// Starts the parts that find and offer devices.
-    fn start_devices(&self, gateway: &Gateway) -> DeviceParts {
-        let context = DeviceContext {
-            gateway,
-            metrics: &self.metrics,
-            node: &self.node,
-            shutdown: &self.shutdown,
-            tasks: &self.tasks,
-        };
-        DeviceParts::start(&self.config.devices, &context)
-    }
-
-    /// Serves streaming sessions; when the daemon ends, they get a short time to end.
-    fn serve_streaming(&self, server: switchyard_streaming::Server) -> Sessions {
-        let sessions = server.sessions();
-        let address = server.address();
-        let shutdown = self.shutdown.clone();
-        tracing::info!(%address, "exec, attach and port-forward are served");
-        if !address.ip().to_canonical().is_loopback() {
-            tracing::warn!(%address, "streams are served on a non-loopback address: anyone who sees a URL can use it once");
-        }
-        self.node.set_streaming(address, sessions.clone());
-        let stop = shutdown.token().clone();
-        self.tasks.spawn(async move {
-            let served = AssertUnwindSafe(server.run(stop)).catch_unwind().await;
-            if served.is_err() {
-                shutdown.fail("the streaming server panicked; the log says where");
-            }
-        });
-        sessions
-    }
-
     async fn drain(&self, gateway: &Gateway) {
         service_manager::stopping();
         tracing::info!(limit = ?DRAIN, "draining");
@@ -386,15 +297,6 @@ impl Daemon {
     }
 }
 
-/// Listens on an address, with a large backlog: a connection that is dropped for a full backlog costs its
-/// client a second.
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
 const fn is_up(state: &State) -> bool {
     matches!(state, State::Up { .. })
 }
@@ -402,7 +304,7 @@ const fn is_up(state: &State) -> bool {
 /// Runs the recovery of the predecessor's objects, and repeats it until it succeeds. Cancel-safe.
 async fn recover(
     gateway: Gateway,
-    node: Arc<Node>,
+    recovery_errors: watch::Sender<Option<String>>,
     (containerd, logkeeper): ProcessStates,
     begin: StartTimes,
 ) {
@@ -423,7 +325,7 @@ async fn recover(
     let mut last_logged = String::new();
     while let Err(error) = reported_if_slow(gateway.recover()).await {
         let report = error.report();
-        node.set_recovery_fault(&report);
+        recovery_errors.send_replace(Some(report.clone()));
         if last_logged != report {
             tracing::warn!(error = report, "recovery failed; trying again until it succeeds");
             service_manager::status(&format!("Recovery failed: {error}"));
@@ -458,19 +360,6 @@ async fn reported_if_slow<T>(attempt: impl Future<Output = T>) -> T {
             ),
         }
     }
-}
-
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let written = fs::write(&new, text).and_then(|()| {
-        reach(Step::AddressDrafted);
-        fs::rename(&new, path)
-    });
-    if written.is_err() {
-        remove(&new);
-    }
-    reach(Step::AddressWritten);
-    written
 }
 
 fn remove(path: &Path) {

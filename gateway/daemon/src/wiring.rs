@@ -31,21 +31,8 @@ mod swarm;
 
 pub use swarm::{proto_availability, swarm};
 
-/// Creates the backend, which reports its work to the observer. It returns at once: if containerd does not
-/// answer, [`Backend::status`] says so.
-pub type ConnectBackend =
-    Box<dyn Fn(&Config, Arc<dyn BackendObserver>) -> switchyard_core::Result<ConnectedBackend> + Send + Sync>;
-
 /// Puts another configuration of the backend in force, or refuses it as a whole.
 pub type ReconfigureBackend = Box<dyn Fn(&Config) -> switchyard_core::Result<()> + Send + Sync>;
-
-/// Creates the services of a frontend over its scope, with its settings. Streams that its clients request are
-/// registered in the sessions.
-pub type Frontend = Box<dyn Fn(Scope, &LiveSettings, Sessions) -> Routes + Send + Sync>;
-
-/// Creates the services that launchers of Nomad agents call, over a scope. They close their open streams when
-/// the token is cancelled.
-pub type NomadFrontend = Box<dyn Fn(Scope, CancellationToken) -> switchyard_nomad::Services + Send + Sync>;
 
 /// A backend, and the function that reconfigures it.
 pub struct ConnectedBackend {
@@ -65,33 +52,9 @@ pub struct LiveSettings {
     swarm_devices: Reloadable<AllowedDevices>,
 }
 
-/// The exchangeable parts.
-pub struct Wiring {
-    /// The backend.
-    pub backend: ConnectBackend,
-    /// CRI.
-    pub cri: Frontend,
-    /// Nomad.
-    pub nomad: NomadFrontend,
-}
-
 impl fmt::Debug for ConnectedBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConnectedBackend").finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Wiring {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wiring").finish_non_exhaustive()
-    }
-}
-
-impl Wiring {
-    /// The parts of the production daemon: containerd as backend, CRI and Nomad as frontends.
-    #[must_use]
-    pub fn real() -> Self {
-        Self { backend: Box::new(containerd), cri: Box::new(cri), nomad: Box::new(nomad) }
     }
 }
 
@@ -114,7 +77,12 @@ impl LiveSettings {
     }
 }
 
-fn containerd(
+/// Creates the backend of the production daemon, which reports its work to the observer. It returns at once: if
+/// containerd does not answer, [`Backend::status`] says so.
+///
+/// # Errors
+/// Those of [`Containerd::connect`].
+pub fn containerd(
     config: &Config,
     observer: Arc<dyn BackendObserver>,
 ) -> switchyard_core::Result<ConnectedBackend> {
@@ -207,20 +175,22 @@ pub fn kubelet_devices(
 
 /// What the frontends know of the objects of their owners.
 #[must_use]
-pub fn owners() -> Owners {
+pub const fn owners() -> Owners {
+    Owners::new(of_owner)
+}
+
+fn of_owner(owner: Owner) -> OwnerFunctions {
     let default = OwnerFunctions::default();
-    Owners::new([
-        (
-            Owner::Kubernetes,
-            OwnerFunctions {
-                names: switchyard_cri::names,
-                annotations: switchyard_cri::annotations,
-                log: log_of_container,
-            },
-        ),
-        (Owner::Nomad, OwnerFunctions { names: switchyard_nomad::names, log: log_of_nomad_task, ..default }),
-        (Owner::Swarm, OwnerFunctions { names: switchyard_swarm::names, ..default }),
-    ])
+    match owner {
+        Owner::Kubernetes => OwnerFunctions {
+            names: switchyard_cri::names,
+            annotations: switchyard_cri::annotations,
+            log: log_of_container,
+        },
+        Owner::Nomad => OwnerFunctions { names: switchyard_nomad::names, log: log_of_nomad_task, ..default },
+        Owner::Swarm => OwnerFunctions { names: switchyard_swarm::names, ..default },
+        Owner::Host => default,
+    }
 }
 
 fn log_of_container(sandbox: &Sandbox, task: &Task) -> Result<LogLocation, &'static str> {

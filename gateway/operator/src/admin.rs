@@ -70,7 +70,7 @@ use switchyard_core::operation::{Caller, OperationKind, Subject};
 use switchyard_linux::report;
 use switchyard_operator_api::VERSION;
 
-use crate::control::{RestartError, SwarmControl};
+use crate::control::RestartError;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, NodeCounts};
 use crate::status::Part;
 
@@ -120,7 +120,7 @@ impl AdminPages {
                 .merge(logs::routes())
                 .merge(objects::routes())
                 .merge(settings::routes())
-                .merge(swarm::routes(Arc::clone(&self.source)))
+                .merge(swarm::routes(Arc::clone(&self.node)))
                 .layer(from_fn(access::admit)),
         };
         router.with_state(ListenerPages { admin: self.clone(), reach })
@@ -170,7 +170,7 @@ async fn readyz(
     State(pages): State<ListenerPages>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
-    probe("readyz", &pages.admin.source.parts().await, query.contains_key("verbose"), pages.reach)
+    probe("readyz", &pages.admin.node.parts().await, query.contains_key("verbose"), pages.reach)
 }
 
 async fn readyz_part(
@@ -178,7 +178,7 @@ async fn readyz_part(
     Path(name): Path<String>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
-    let part = pages.admin.source.parts().await.into_iter().find(|part| part.name == name);
+    let part = pages.admin.node.parts().await.into_iter().find(|part| part.name == name);
     match part {
         // A part that is requested by name counts as needed.
         Some(part) => {
@@ -215,22 +215,19 @@ fn probe(name: &str, parts: &[Part], verbose: bool, reach: Reach) -> Response {
 
 async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>) -> Response {
     let counts = NodeCounts {
-        sandboxes: admin.source.count_sandboxes(),
-        tasks: admin.source.count_tasks(),
+        sandboxes: admin.node.count_sandboxes(),
+        tasks: admin.node.count_tasks(),
         images: admin.images().await,
-        pulls: admin.source.count_pulls(),
-        streaming: admin.source.count_streaming(),
-        launchers: admin.source.count_launchers(),
-        plugins: admin.source.plugins(),
-        swarm: admin.source.swarm().map(SwarmControl::figures),
-        devices: admin.source.devices(),
-        parts: admin.source.parts().await,
-        logs: tokio::time::timeout(COUNT_LIMIT, admin.source.logs()).await.ok().flatten(),
+        pulls: admin.node.count_pulls(),
+        reported: admin.node.figures(),
+        devices: admin.node.devices(),
+        parts: admin.node.parts().await,
+        logs: tokio::time::timeout(COUNT_LIMIT, admin.node.log_figures()).await.ok().flatten(),
         reloads: Some(admin.config.counts()),
         operations: admin.history.operations.ages(),
         audit: admin.history.audit.counts(),
         traces: admin.history.traces.as_ref().map(|traces| traces.counts()),
-        programs: admin.source.programs().await,
+        programs: admin.node.programs().await,
     };
     match admin.metrics.render(&counts) {
         Ok(body) => respond(StatusCode::OK, METRICS_TYPE, body),
@@ -250,7 +247,7 @@ async fn release_lease(State(pages): State<ListenerPages>, Path(token): Path<Str
         Ok(token) => token,
         Err(fault) => return text(StatusCode::BAD_REQUEST, format!("{fault}\n")),
     };
-    match tokio::time::timeout(RELEASE_LIMIT, pages.admin.source.release_lease(token)).await {
+    match tokio::time::timeout(RELEASE_LIMIT, pages.admin.node.release_lease(token)).await {
         Ok(Ok(())) => text(StatusCode::NO_CONTENT, String::new()),
         Ok(Err(error)) => text(status_of(error.kind()), format!("{}\n", error.report())),
         Err(_) => {
@@ -260,8 +257,7 @@ async fn release_lease(State(pages): State<ListenerPages>, Path(token): Path<Str
 }
 
 async fn restart(State(pages): State<ListenerPages>, Path(part): Path<String>) -> Response {
-    let source = Arc::clone(&pages.admin.source);
-    let Some(restart) = source.restart(&part) else {
+    let Some(process) = pages.admin.node.process(&part) else {
         let why = format!(
             "{part:?} cannot be restarted by itself: containerd can, if it is managed, and logkeeper\n"
         );
@@ -270,7 +266,7 @@ async fn restart(State(pages): State<ListenerPages>, Path(part): Path<String>) -
     let operations = &pages.admin.history.operations;
     let subject = Subject::argument(&part);
     let operation = operations.begin(OperationKind::RestartProcess, None, Caller::current(), subject);
-    match operation.run_with(restart, |error| Error::unavailable(report(error))).await {
+    match operation.run_with(process.restart(), |error| Error::unavailable(report(error))).await {
         Ok(done) => json(&done),
         Err(error) => {
             let status = match error {

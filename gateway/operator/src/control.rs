@@ -1,4 +1,5 @@
-//! What operators change through the admin server, other than objects: the configuration, processes, and the node's part in a swarm.
+//! What the components of the daemon report to operators, and what operators change on them: the configuration, processes, and
+//! the node's part in a swarm. The daemon implements these traits.
 
 use std::io;
 use std::sync::Arc;
@@ -6,10 +7,37 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use switchyard_core::Result;
-use switchyard_operator_api::{ConfigView, ReloadReport, SwarmJoin, SwarmView};
+use switchyard_operator_api::{ConfigView, HostView, ReloadReport, RestartReport, SwarmJoin, SwarmView};
 
-use crate::metrics::SwarmFigures;
-use crate::status::ReloadCounts;
+use crate::metrics::{ReloadCounts, ReportedFigures};
+use crate::status::Part;
+
+/// A component that reports its condition to operators: a frontend, or a process that the daemon needs.
+pub trait Reporter: Send + Sync + 'static {
+    /// Its parts now, in the order of display; none while it has nothing to report. Does not block.
+    fn parts(&self) -> Vec<Part>;
+
+    /// Adds its own figures to those of the others. Does not block.
+    fn count(&self, _figures: &mut ReportedFigures) {}
+}
+
+/// A process that the daemon needs.
+pub trait RestartableProcess: Reporter {
+    /// The name of its part.
+    fn name(&self) -> &'static str;
+
+    /// The process that runs, if it is known.
+    fn pid(&self) -> Option<i32>;
+
+    /// Ends it and waits for the next one to serve. If it is dropped, the restart continues.
+    fn restart(&self) -> BoxFuture<'_, std::result::Result<RestartReport, RestartError>>;
+}
+
+/// The registration host of vendors' device plugins.
+pub trait PluginHost: Send + Sync + 'static {
+    /// Its plugins, for display; `None` while none can register.
+    fn view(&self) -> Option<HostView>;
+}
 
 /// The configuration of the daemon, as operators look at it and reload it.
 pub trait ConfigControl: Send + Sync + 'static {
@@ -42,9 +70,6 @@ pub struct ReloadFailure {
 pub trait SwarmControl: Send + Sync + 'static {
     /// Its state, for display.
     fn view(&self) -> SwarmView;
-
-    /// Its state, for metrics.
-    fn figures(&self) -> SwarmFigures;
 
     /// Joins a swarm. If it is dropped, the join goes on.
     ///

@@ -2,8 +2,8 @@
 //! status page for browsers.
 //!
 //! ```text
-//! admin ──► StatusSource   what the daemon knows of its parts and objects
-//!   │   ──► ConfigControl, SwarmControl   what can be changed
+//! admin ──► node           the objects of all owners, and the parts of the daemon
+//!   │   ──► control         traits of the daemon's components: what they report, and what can be changed on them
 //!   ├──► metrics           /metrics
 //!   ├──► history           operations in flight, the audit log, events, traces
 //!   └──► page              the status page
@@ -23,6 +23,7 @@ pub mod history;
 mod hosts;
 pub mod inspect;
 pub mod metrics;
+pub mod node;
 pub mod owners;
 pub mod page;
 pub mod status;

@@ -61,7 +61,7 @@ use switchyard_operator_api::{DevicesView, REVISION, VERSION};
 use switchyard_telemetry::TraceCounts;
 
 use crate::audit::AuditCounts;
-use crate::status::{Part, ReloadCounts};
+use crate::status::Part;
 
 mod audit;
 mod backend;
@@ -92,6 +92,7 @@ use swarm::SwarmMetrics;
 use traces::TraceMetrics;
 
 pub use plugins::{PluginFigure, PluginFigures};
+pub use reload::ReloadCounts;
 pub use swarm::SwarmFigures;
 
 pub(crate) use operations::OperationMetrics;
@@ -145,6 +146,19 @@ struct NodeMetrics {
     runtime: RuntimeMetrics,
 }
 
+/// The figures of the components that report, for metrics.
+#[derive(Debug, Default)]
+pub struct ReportedFigures {
+    /// Open sessions of exec, attach and port-forward, by kind; empty while they are not served.
+    pub streaming: Vec<(&'static str, u64)>,
+    /// Launchers of Nomad agents that have a session; `None` if Nomad is not served.
+    pub launchers: Option<u64>,
+    /// Vendors' device plugins and their failures; `None` if they are not hosted.
+    pub plugins: Option<PluginFigures>,
+    /// The node's part in a swarm; `None` if it may have none.
+    pub swarm: Option<SwarmFigures>,
+}
+
 /// The values of the node in one scrape.
 #[derive(Debug, Default)]
 pub struct NodeCounts {
@@ -156,14 +170,8 @@ pub struct NodeCounts {
     pub images: Option<u64>,
     /// Image pulls that have ended, by result.
     pub pulls: PullsByResult,
-    /// Open sessions of exec, attach and port-forward, by kind.
-    pub streaming: Vec<(&'static str, u64)>,
-    /// Launchers of Nomad agents that have a session; `None` if Nomad is not served.
-    pub launchers: Option<u64>,
-    /// Vendors' device plugins and their failures; `None` if they are not hosted.
-    pub plugins: Option<PluginFigures>,
-    /// The node's part in a swarm; `None` if it may have none.
-    pub swarm: Option<SwarmFigures>,
+    /// The figures of frontends and of other components that report.
+    pub reported: ReportedFigures,
     /// Devices and host ports, with their holders.
     pub devices: DevicesView,
     /// The parts, each up or down.
@@ -315,10 +323,10 @@ impl NodeMetrics {
             let counter = self.pulls.with_label_values(&[*result]);
             counter.inc_by(count.saturating_sub(counter.get()));
         }
-        if let Some(launchers) = counts.launchers {
+        if let Some(launchers) = counts.reported.launchers {
             self.launchers.set(signed(launchers));
         }
-        for (kind, open) in &counts.streaming {
+        for (kind, open) in &counts.reported.streaming {
             self.streaming.with_label_values(&[*kind]).set(signed(*open));
         }
         // Some parts come and go.
@@ -327,10 +335,10 @@ impl NodeMetrics {
             self.up.with_label_values(&[part.name]).set(i64::from(part.is_up()));
         }
         self.ledger.set(&counts.devices);
-        if let Some(plugins) = &counts.plugins {
+        if let Some(plugins) = &counts.reported.plugins {
             self.plugins.set(plugins);
         }
-        if let Some(swarm) = &counts.swarm {
+        if let Some(swarm) = &counts.reported.swarm {
             self.swarm.set(swarm);
         }
         if let Some(logs) = &counts.logs {
@@ -385,13 +393,16 @@ mod tests {
             totals,
             ..Stats::default()
         };
-        let part = Part { name: "containerd", needed: true, condition: Condition::Down("gone".into()) };
+        let part = Part::needed("containerd", Condition::Down("gone".into()));
         let counts = NodeCounts {
             sandboxes: BTreeMap::from([((Owner::Kubernetes, "ready"), 2)]),
             images: Some(7),
             pulls: BTreeMap::from([("not_found", 1)]),
             logs: Some(logs),
-            streaming: vec![("exec", 3), ("attach", 0)],
+            reported: ReportedFigures {
+                streaming: vec![("exec", 3), ("attach", 0)],
+                ..ReportedFigures::default()
+            },
             parts: vec![part],
             ..NodeCounts::default()
         };

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use switchyard_core::id::Owner;
 use switchyard_core::names::Names;
@@ -22,15 +21,15 @@ pub struct OwnerFunctions {
     pub log: fn(&Sandbox, &Task) -> Result<LogLocation, &'static str>,
 }
 
-/// The functions of the owners. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub struct Owners(Arc<BTreeMap<Owner, OwnerFunctions>>);
+/// The functions of each owner.
+#[derive(Debug, Clone, Copy)]
+pub struct Owners(fn(Owner) -> OwnerFunctions);
 
 impl Owners {
-    /// These functions, each for its owner.
+    /// The functions that this returns for an owner.
     #[must_use]
-    pub fn new(functions: impl IntoIterator<Item = (Owner, OwnerFunctions)>) -> Self {
-        Self(Arc::new(functions.into_iter().collect()))
+    pub const fn new(of: fn(Owner) -> OwnerFunctions) -> Self {
+        Self(of)
     }
 
     /// The names of a sandbox, or of a task in it. A task has the name of its image in any case.
@@ -64,7 +63,13 @@ impl Owners {
     }
 
     fn of(&self, owner: Owner) -> OwnerFunctions {
-        self.0.get(&owner).copied().unwrap_or_default()
+        (self.0)(owner)
+    }
+}
+
+impl Default for Owners {
+    fn default() -> Self {
+        Self::new(|_| OwnerFunctions::default())
     }
 }
 

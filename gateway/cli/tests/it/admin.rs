@@ -1,42 +1,35 @@
-//! Tests of the admin pages over real sockets, with a status source that the test controls.
+//! Tests of the admin pages over real sockets, about a node over the in-memory backend.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use switchyard_config::{AdminConfig, AuditConfig, AuditTarget, ContainerMetrics, Sources, load};
-use switchyard_daemon::reload::Reloader;
-use switchyard_operator::admin::{self, AdminPages, Hosts, Limits, Reach};
-use switchyard_operator::history::History;
-use switchyard_operator::metrics::Metrics;
-use switchyard_operator::page::StatusPage;
+use switchyard_config::ContainerMetrics;
+use switchyard_core::backend::{Advisory, Backend as _};
+use switchyard_core::id::Owner;
+use switchyard_operator::admin::{self, Hosts, Limits, Reach};
 use switchyard_operator::status::{Condition, Part};
 use switchyard_operator_api::StatusReport;
 use switchyard_socket::channel;
 use switchyard_socket::listener::GuardedListener;
-use switchyard_telemetry::LogLevel;
-use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::soon;
-use source::Fake;
+use devices::{Held, VendorPlugins};
+use node::{IMAGES, TestNode, TestProcess, broken, endless};
 
 mod containers;
 mod devices;
 mod logs;
 mod metrics_listener;
+mod node;
 mod objects;
 mod page;
 mod programs;
-mod source;
 mod swarm;
 mod volumes;
-
-fn part(name: &'static str, needed: bool, condition: Condition) -> Part {
-    Part { name, needed, condition }
-}
 
 fn up() -> Condition {
     Condition::Up("fine".into())
@@ -54,52 +47,20 @@ const LIMITS: Limits = Limits {
     max_header_bytes: 8192,
 };
 
-/// The pages about a source, with a directory for files.
-fn admin_pages() -> (AdminPages, Arc<Fake>, TempDir) {
-    exposed_pages(ContainerMetrics::Local)
-}
-
-/// The same, with the metrics of containers on these listeners.
-fn exposed_pages(containers: ContainerMetrics) -> (AdminPages, Arc<Fake>, TempDir) {
-    let source = Arc::new(Fake::default());
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("config.toml");
-    std::fs::write(&file, "version = 1\n").unwrap();
-    let loaded = load(&Sources { file: Some(file), ..Sources::default() });
-    let (reloader, _) = Reloader::new(Sources::default(), loaded.unwrap().effective);
-    let level = LogLevel::new("info", |_| {});
-    let metrics = Arc::new(Metrics::new().unwrap());
-    let audit = AuditConfig { to: AuditTarget::Off, ..AuditConfig::default() };
-    let history = History::start(&audit, &metrics, switchyard_daemon::wiring::owners());
-    let pages = {
-        let page = StatusPage::new(&AdminConfig::default(), dir.path());
-        AdminPages::new(
-            Arc::clone(&source) as _,
-            metrics,
-            Arc::new(reloader),
-            level,
-            history,
-            containers,
-            page,
-        )
-    };
-    (pages, source, dir)
-}
-
+/// The pages about a node.
 struct Pages {
-    source: Arc<Fake>,
-    dir: TempDir,
+    node: TestNode,
     tcp: std::net::SocketAddr,
 }
 
 impl Pages {
-    async fn serve() -> Self {
-        Self::with(LIMITS).await
+    async fn serve(node: TestNode) -> Self {
+        Self::with(node, LIMITS).await
     }
 
-    async fn with(limits: Limits) -> Self {
-        let (admin, source, dir) = admin_pages();
-        let unix = GuardedListener::bind(&dir.path().join("admin.sock"), None).unwrap();
+    async fn with(node: TestNode, limits: Limits) -> Self {
+        let admin = node.pages(ContainerMetrics::Local);
+        let unix = GuardedListener::bind(&node.dir.path().join("admin.sock"), None).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp = listener.local_addr().unwrap();
         admin.set_address(tcp);
@@ -107,11 +68,12 @@ impl Pages {
         let network = admin.router(Reach::Network);
         tokio::spawn(admin::serve(unix, local, Hosts::Any, limits));
         tokio::spawn(admin::serve(listener, network, Hosts::of(tcp, &[]), limits));
-        Self { source, dir, tcp }
+        Self { node, tcp }
     }
 
-    fn set(&self, parts: Vec<Part>) {
-        *self.source.parts.lock() = parts;
+    /// The path of the unix socket.
+    fn socket(&self) -> String {
+        self.node.dir.path().join("admin.sock").display().to_string()
     }
 
     async fn get(&self, path: &str) -> (StatusCode, String) {
@@ -119,7 +81,7 @@ impl Pages {
     }
 
     async fn ask(&self, method: Method, path: &str) -> (StatusCode, String) {
-        let socket = self.dir.path().join("admin.sock");
+        let socket = self.node.dir.path().join("admin.sock");
         let answer = soon("a page", channel::request(&socket, method, path)).await;
         let (status, body) = answer.unwrap();
         (status, String::from_utf8(body.to_vec()).unwrap())
@@ -183,47 +145,84 @@ impl Scraper {
         }
         let mut body = vec![0; length];
         connection.read_exact(&mut body).await?;
-        assert!(String::from_utf8(body).unwrap().contains("switchyard_images 5"));
+        assert!(String::from_utf8(body).unwrap().contains("switchyard_images 1\n"));
         Ok(())
     }
 }
 
 #[tokio::test]
 async fn readiness_follows_required_components() {
-    let pages = Pages::serve().await;
-    pages.set(vec![part("containerd", true, up()), part("network", false, down())]);
+    let containerd = Arc::new(TestProcess::new("containerd"));
+    let pages = Pages::serve(TestNode::new().await.with_process(&containerd)).await;
+    let runtime = pages.node.fake.status().version;
+    pages.node.change_status(|status| status.network = broken());
     assert_eq!(pages.get("/readyz").await, (StatusCode::OK, "ok\n".into()));
-    let verbose = "[+]containerd ok: fine\n[!]network failed, not needed: gone\nreadyz check passed\n";
-    assert_eq!(pages.get("/readyz?verbose").await, (StatusCode::OK, verbose.into()));
+    let backend = format!(
+        "[+]runtime ok: {runtime}\n\
+         [!]network failed, not needed: Broken: gone\n\
+         [+]disk ok: can be written and has space\n\
+         [+]recovery ok: done\n\
+         [+]devices ok: can be given out\n"
+    );
+    let verbose = format!("[+]containerd ok: fine\n{backend}readyz check passed\n");
+    assert_eq!(pages.get("/readyz?verbose").await, (StatusCode::OK, verbose));
 
-    pages.set(vec![part("containerd", true, down()), part("cri", true, up())]);
-    let failed = "[-]containerd failed: gone\n[+]cri ok: fine\nreadyz check failed\n";
-    assert_eq!(pages.get("/readyz").await, (StatusCode::SERVICE_UNAVAILABLE, failed.into()));
+    containerd.set(down());
+    pages.node.reporter.set([Part::needed("cri", up())]);
+    let failed = format!("[-]containerd failed: gone\n{backend}[+]cri ok: fine\nreadyz check failed\n");
+    assert_eq!(pages.get("/readyz").await, (StatusCode::SERVICE_UNAVAILABLE, failed));
     assert_eq!(pages.get("/healthz").await.0, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(pages.get("/livez").await, (StatusCode::OK, "ok\n".into()));
+
+    containerd.set(up());
+    assert_eq!(pages.get("/readyz").await.0, StatusCode::OK);
+    pages.node.change_status(|status| status.runtime = broken());
+    let (status, text) = pages.get("/readyz").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(text.contains("[-]runtime failed: Broken: gone\n"), "{text}");
 }
 
 #[tokio::test]
 async fn single_component_is_queried_by_name() {
-    let pages = Pages::serve().await;
-    pages.set(vec![part("cri", true, up()), part("network", false, down())]);
-    assert_eq!(pages.get("/readyz/cri").await.0, StatusCode::OK);
-    assert_eq!(pages.get("/readyz/network").await.0, StatusCode::SERVICE_UNAVAILABLE);
+    let pages = Pages::serve(TestNode::new().await).await;
+    pages.node.reporter.set([Part::needed("cri", up()), Part::optional("kubelet", down())]);
+    pages.node.change_status(|status| status.network = broken());
+    assert_eq!(pages.get("/readyz").await.0, StatusCode::OK);
+    for part in ["cri", "runtime"] {
+        assert_eq!(pages.get(&format!("/readyz/{part}")).await.0, StatusCode::OK, "{part}");
+    }
+    for part in ["kubelet", "network"] {
+        let (status, _) = pages.get(&format!("/readyz/{part}")).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{part}");
+    }
     assert_eq!(pages.get("/readyz/swarm").await.0, StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]
 async fn metrics_and_status_pages_show_the_node() {
-    let pages = Pages::serve().await;
-    pages.set(vec![part("cri", true, up())]);
+    let node = TestNode::new().await.with_plugins(Arc::new(VendorPlugins));
+    Held::on(&node).await;
+    for (owner, image) in [Owner::Kubernetes, Owner::Nomad].into_iter().zip(IMAGES) {
+        node.pull(owner, image).await;
+    }
+    for name in ["one", "two"] {
+        node.run(endless(Owner::Nomad, name)).await;
+    }
+    node.reporter.set([Part::needed("cri", up())]);
+    let ids = vec!["CVE-2024-21626".into()];
+    let runc = Advisory { program: "runc".into(), version: "1.1.0".into(), ids };
+    node.change_status(|status| status.advisories = vec![runc]);
+    let pages = Pages::serve(node).await;
     let metrics = pages.get_tcp("/metrics").await;
     assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
     assert!(metrics.contains("content-type: text/plain; version=0.0.4"), "{metrics}");
     for line in [
+        "switchyard_sandboxes{owner=\"kubernetes\",state=\"ready\"} 1",
         "switchyard_tasks{owner=\"nomad\",state=\"running\"} 3",
-        "switchyard_images 5",
+        "switchyard_images 3",
         "switchyard_streaming_sessions{kind=\"portforward\"} 4",
         "switchyard_backend_up{part=\"cri\"} 1",
+        "switchyard_backend_up{part=\"runtime\"} 1",
         "switchyard_device_host_plugins{state=\"connected\"} 1",
         "switchyard_device_host_plugins{state=\"silent\"} 0",
         "switchyard_device_host_plugins{state=\"ended\"} 1",
@@ -232,7 +231,7 @@ async fn metrics_and_status_pages_show_the_node() {
         "switchyard_device_host_devices{health=\"unhealthy\",resource=\"acme.com/nic\"} 4",
         "switchyard_device_host_state_since_timestamp_seconds{resource=\"acme.com/nic\",state=\"ended\"} 1700000000",
         "switchyard_device_host_failures_total{reason=\"late\"} 3",
-        "switchyard_ledger_capacity{resource=\"acme/tpu/v2\"} 3",
+        "switchyard_ledger_capacity{resource=\"acme/tpu/v2\"} 4",
         "switchyard_ledger_claims{owner=\"nomad\",resource=\"acme/tpu/v2\"} 2",
         "switchyard_ledger_claims{owner=\"kubernetes\",resource=\"port\"} 1",
         "switchyard_ledger_capacity{resource=\"memory_bytes\"} 17179869184",
@@ -240,12 +239,13 @@ async fn metrics_and_status_pages_show_the_node() {
         "switchyard_ledger_claims{owner=\"nomad\",resource=\"core\"} 2",
         "switchyard_ledger_refusals_total{owner=\"kubernetes\",reason=\"held\",resource=\"device\"} 3",
     ] {
-        assert!(metrics.contains(line), "{line} is missing in {metrics}");
+        assert!(metrics.contains(&format!("{line}\n")), "{line} is missing in {metrics}");
     }
     let report: StatusReport = serde_json::from_str(&pages.get("/statusz").await.1).unwrap();
     assert!(report.ready);
-    assert_eq!((report.pid, report.images), (Some(std::process::id()), Some(5)));
-    assert_eq!(report.parts[0].name, "cri");
+    assert_eq!((report.pid, report.images), (Some(std::process::id()), Some(3)));
+    let parts: Vec<_> = report.parts.iter().map(|part| part.name.as_str()).collect();
+    assert_eq!(parts, ["runtime", "network", "disk", "recovery", "devices", "cri"]);
     assert_eq!(report.advisories[0].ids, ["CVE-2024-21626"]);
 }
 
@@ -261,16 +261,17 @@ async fn run(args: &[&str]) -> std::process::Output {
 
 #[tokio::test]
 async fn failure_reasons_are_served_on_the_unix_socket_only() {
-    let pages = Pages::serve().await;
-    let why = "ended with signal 9: last words: cannot open /var/lib/secret, process 4711";
-    pages.set(vec![
-        part("containerd", true, Condition::Down(why.into())),
-        part("logkeeper", true, Condition::Up("logkeeper protocol 1, process 4712".into())),
-    ]);
+    let containerd = Arc::new(TestProcess::new("containerd"));
+    let logkeeper = Arc::new(TestProcess::new("logkeeper"));
+    let node = TestNode::new().await.with_process(&containerd).with_process(&logkeeper);
+    let why = "ended with signal 9: last words: cannot open /var/lib/secret, process 4194301";
+    containerd.set(Condition::Down(why.into()));
+    logkeeper.set(Condition::Up("logkeeper protocol 1, process 4194302".into()));
+    let pages = Pages::serve(node).await;
     for path in ["/readyz", "/readyz?verbose", "/readyz/containerd", "/readyz/logkeeper?verbose", "/statusz"]
     {
         let text = pages.get_tcp(path).await;
-        for secret in ["last words", "/var/lib", "471", "\"pid\""] {
+        for secret in ["last words", "/var/lib", "419430", "\"pid\""] {
             assert!(!text.contains(secret), "{path} tells strangers of {secret}: {text}");
         }
     }
@@ -285,7 +286,7 @@ async fn failure_reasons_are_served_on_the_unix_socket_only() {
 
 #[tokio::test]
 async fn dns_rebinding_host_is_rejected() {
-    let pages = Pages::serve().await;
+    let pages = Pages::serve(TestNode::new().await).await;
     let ask = async |host: &str| {
         pages.say(&format!("GET /metrics HTTP/1.1\r\n{host}Connection: close\r\n\r\n")).await
     };
@@ -310,7 +311,7 @@ async fn endless_or_missing_request_head_is_rejected() {
         idle_timeout: Duration::from_millis(50),
         ..LIMITS
     };
-    let pages = Pages::with(limits).await;
+    let pages = Pages::with(TestNode::new().await, limits).await;
     let giant = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(10_000));
     assert!(pages.say(&giant).await.starts_with("HTTP/1.1 431 "));
     let (least, most) = (8192 - 10, 8192 + 10);
@@ -334,7 +335,7 @@ async fn endless_or_missing_request_head_is_rejected() {
 #[tokio::test(flavor = "multi_thread")]
 async fn scraper_is_served_while_others_hold_connections() {
     const LIMIT: usize = 16;
-    let pages = Pages::with(Limits { max_connections: LIMIT, ..LIMITS }).await;
+    let pages = Pages::with(TestNode::new().await, Limits { max_connections: LIMIT, ..LIMITS }).await;
     let mut scraper = Scraper::new(&pages);
     soon("a page", scraper.scrape()).await.unwrap();
     let mut held = Vec::new();

@@ -15,6 +15,7 @@ use switchyard_config::Config;
 use switchyard_daemon::detach::read_pid_file;
 use switchyard_daemon::managed::restart::{self, Restarter};
 use switchyard_daemon::managed::{self, Program, State, Timeouts};
+use switchyard_operator::control::RestartableProcess as _;
 use switchyard_process::ProcessId;
 use tempfile::TempDir;
 use tokio::sync::watch;

@@ -4,15 +4,16 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use switchyard_config::{Loaded, Sources, load};
+use switchyard_config::{Config, Loaded, Sources, load};
 use switchyard_core::Error;
+use switchyard_core::backend::BackendObserver;
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::ledger::{LeaseStore, StoredLease};
 use switchyard_daemon::detach::read_pid_file;
 use switchyard_daemon::lock::DirLocks;
 use switchyard_daemon::serve::{self, ServeError};
 use switchyard_daemon::shutdown::Shutdown;
-use switchyard_daemon::wiring::{self, ConnectedBackend, Wiring};
+use switchyard_daemon::wiring::ConnectedBackend;
 use switchyard_fake::{Fake, Method};
 use switchyard_kubelet::{Kubelet, Options};
 use switchyard_ledger::Journal;
@@ -74,11 +75,11 @@ impl ServedDaemon {
     fn serve_traced(&self, fake: &Fake, traces: Option<TraceSettings>) -> Daemon {
         let shutdown = Shutdown::default();
         let loaded = self.load();
-        let wiring = over(fake);
+        let connect = over(fake);
         let ended = shutdown.clone();
         let task = tokio::spawn(async move {
             let mut locks = DirLocks::default();
-            Box::pin(serve::run(loaded, wiring, &exe(), log_level(), traces, ended, &mut locks)).await
+            Box::pin(serve::run(loaded, connect, &exe(), log_level(), traces, ended, &mut locks)).await
         });
         Daemon { shutdown, task }
     }
@@ -127,15 +128,13 @@ fn log_level() -> LogLevel {
     LogLevel::new("info", |_| {})
 }
 
-fn over(fake: &Fake) -> Wiring {
-    let fake = fake.clone();
-    Wiring {
-        backend: Box::new(move |_, _| {
-            Ok(ConnectedBackend { backend: Arc::new(fake.clone()), reconfigure: Box::new(|_| Ok(())) })
-        }),
-        cri: Box::new(wiring::cri),
-        nomad: Box::new(wiring::nomad),
-    }
+/// Connects the daemon to this backend.
+fn over(
+    fake: &Fake,
+) -> impl FnOnce(&Config, Arc<dyn BackendObserver>) -> switchyard_core::Result<ConnectedBackend> + Send + 'static
+{
+    let backend = Arc::new(fake.clone());
+    |_, _| Ok(ConnectedBackend { backend, reconfigure: Box::new(|_| Ok(())) })
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,8 +5,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use switchyard_operator::control::RestartError;
-use switchyard_operator::status::Condition;
+use futures::future::BoxFuture;
+use switchyard_operator::control::{Reporter, RestartError, RestartableProcess};
+use switchyard_operator::status::{Condition, Part};
 use switchyard_operator_api::RestartReport;
 use switchyard_process::ProcessId;
 use tokio::process::Command;
@@ -92,13 +93,7 @@ impl Restarter {
         Self { name, state, means: Means::ServiceManager }
     }
 
-    /// The name of the part.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// The process that runs, as far as it is known.
+    /// The process that runs, if it is known.
     #[must_use]
     pub fn process(&self) -> Option<ProcessId> {
         match &*self.state.borrow() {
@@ -111,7 +106,7 @@ impl Restarter {
     ///
     /// # Errors
     /// [`RestartError`]; containers keep running in any case.
-    pub async fn restart(&self) -> Result<RestartReport, RestartError> {
+    async fn end_and_await_next(&self) -> Result<RestartReport, RestartError> {
         let restarted = async {
             match &self.means {
                 Means::Supervisor(supervisor) => supervisor.restart().await,
@@ -153,6 +148,26 @@ impl Restarter {
             State::Up { process, .. } => Ok(*process),
             State::Starting | State::Hanging { .. } | State::Down(_) => Err(RestartError::Stopping),
         }
+    }
+}
+
+impl Reporter for Restarter {
+    fn parts(&self) -> Vec<Part> {
+        vec![Part::needed(self.name, self.state.borrow().condition())]
+    }
+}
+
+impl RestartableProcess for Restarter {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn pid(&self) -> Option<i32> {
+        self.process().map(|process| process.pid)
+    }
+
+    fn restart(&self) -> BoxFuture<'_, Result<RestartReport, RestartError>> {
+        Box::pin(self.end_and_await_next())
     }
 }
 

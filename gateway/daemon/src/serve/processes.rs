@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_config::{Config, ContainerdMode};
+use switchyard_operator::control::RestartableProcess;
 use tokio::sync::watch;
 
 use super::Daemon;
@@ -47,10 +48,10 @@ impl NeededProcesses {
         (containerd, self.logkeeper.state.clone())
     }
 
-    /// How they are restarted.
-    pub(super) fn restarters(&self) -> Vec<Restarter> {
+    /// What they report, and how they are restarted.
+    pub(super) fn restarters(&self) -> Vec<Arc<dyn RestartableProcess>> {
         let both = self.containerd.iter().chain([&self.logkeeper]);
-        both.map(|process| process.restarter.clone()).collect()
+        both.map(|process| Arc::new(process.restarter.clone()) as _).collect()
     }
 }
 

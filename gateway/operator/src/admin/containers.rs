@@ -58,7 +58,7 @@ async fn usage(
         Ok(owner) => owner,
         Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     };
-    match pages.admin.containers.get(&*pages.admin.source).await {
+    match pages.admin.containers.get(&pages.admin.node).await {
         Ok(reading) => {
             let owners = &pages.admin.history.owners;
             json(&reading.view(owner, |sandbox, task| owners.names(sandbox, task)))
@@ -78,7 +78,7 @@ async fn containers(
         Ok(owner) => owner,
         Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     };
-    match pages.admin.containers.get(&*pages.admin.source).await {
+    match pages.admin.containers.get(&pages.admin.node).await {
         Ok(reading) => page(reading.figures.chunks(owner), accepts_gzip(&headers)),
         Err(error) => {
             let why = format!("the metrics of containers cannot be read: {}\n", error.report());

@@ -34,7 +34,7 @@ async fn log(
         Ok(Query(LogOfTask { name })) => name,
         Err(error) => return text(StatusCode::BAD_REQUEST, format!("{}\n", error.body_text())),
     };
-    match timeout(COUNT_LIMIT, pages.admin.source.task_log(&name)).await {
+    match timeout(COUNT_LIMIT, pages.admin.node.task_log(&name)).await {
         Ok(Ok(view)) => json(&view),
         Ok(Err(error)) => text(status_of(error.kind()), format!("{}\n", error.report())),
         Err(_) => {

@@ -50,7 +50,7 @@ struct InspectQuery {
 }
 
 async fn objects(State(pages): State<ListenerPages>, OfOwner(owner): OfOwner) -> Response {
-    let all = pages.admin.source.objects();
+    let all = pages.admin.node.objects();
     json(&match owner {
         Some(owner) => all.of_owner(owner),
         None => all,
@@ -58,8 +58,7 @@ async fn objects(State(pages): State<ListenerPages>, OfOwner(owner): OfOwner) ->
 }
 
 async fn devices(State(pages): State<ListenerPages>, OfOwner(owner): OfOwner) -> Response {
-    let source = &pages.admin.source;
-    let all = source.devices().with_display_names(|sandbox| source.display_name(sandbox));
+    let all = pages.admin.node.named_devices();
     json(&match owner {
         Some(owner) => all.of_owner(owner),
         None => all,
@@ -67,7 +66,7 @@ async fn devices(State(pages): State<ListenerPages>, OfOwner(owner): OfOwner) ->
 }
 
 async fn images(State(pages): State<ListenerPages>, OfOwner(owner): OfOwner) -> Response {
-    match pages.admin.source.images().await {
+    match pages.admin.node.images().await {
         Ok(mut images) => {
             images.retain(|image: &ImageView| owner.is_none_or(|owner| image.concerns(owner)));
             json(&images)
@@ -77,7 +76,7 @@ async fn images(State(pages): State<ListenerPages>, OfOwner(owner): OfOwner) -> 
 }
 
 async fn volumes(State(pages): State<ListenerPages>, OfOwner(owner): OfOwner) -> Response {
-    match pages.admin.source.volumes().await {
+    match pages.admin.node.volumes().await {
         Ok(mut volumes) => {
             volumes.retain(|volume| owner.is_none_or(|owner| volume.owner == owner.as_str()));
             json(&volumes)
@@ -98,7 +97,7 @@ async fn remove_volume(
         let shown: String = name.chars().take(100).collect();
         return refused(&format!("{shown:?} is no name of a volume"));
     }
-    match timeout(REMOVAL_LIMIT, pages.admin.source.remove_volume(owner, name)).await {
+    match timeout(REMOVAL_LIMIT, pages.admin.node.remove_volume(owner, name)).await {
         Ok(Ok(())) => text(StatusCode::NO_CONTENT, String::new()),
         Ok(Err(error)) => failed(&error),
         Err(_) => {
@@ -120,7 +119,7 @@ async fn inspect(
         return *refusal;
     }
     let disclosure = if env { Disclosure::Secrets } else { Disclosure::Names };
-    match pages.admin.source.inspect(name, disclosure).await {
+    match pages.admin.node.inspect(&name, disclosure).await {
         Ok(view) => json(&view),
         Err(error) => failed(&error),
     }

@@ -152,18 +152,18 @@ async fn home(
         Err(why) => return message(StatusCode::BAD_REQUEST, "The address is malformed", &why, ""),
     };
     let (report, ()) = tokio::join!(pages.admin.report(Reach::Local), read_usage(&pages));
-    let source = &pages.admin.source;
+    let node = &pages.admin.node;
     let history = &pages.admin.history;
     let facts = NodeFacts {
         node: pages.admin.page.node().to_owned(),
         report,
-        objects: source.objects(),
+        objects: node.objects(),
         usage: pages.admin.page.usage().latest(),
-        devices: source.devices().with_display_names(|sandbox| source.display_name(sandbox)),
+        devices: node.named_devices(),
         events: history.events.latest(EVENTS, |_| true),
         refused: history.events.latest(REFUSED, |event| event.event == "refused"),
         operations: history.in_flight().collect(),
-        swarm: source.swarm().map(SwarmControl::view),
+        swarm: node.swarm().map(SwarmControl::view),
     };
     html(StatusCode::OK, page::node(&facts, &query))
 }
@@ -218,7 +218,7 @@ async fn object(
 
 /// The object of this kind with this id.
 async fn inspected(pages: &ListenerPages, kind: &str, id: &str) -> Result<Option<InspectionView>, Error> {
-    match pages.admin.source.inspect(id.to_owned(), Disclosure::Names).await {
+    match pages.admin.node.inspect(id, Disclosure::Names).await {
         Ok(found) => Ok((found.kind == kind && found.id == id).then_some(found)),
         Err(error) if error.kind() == switchyard_core::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -231,7 +231,7 @@ async fn facts(pages: &ListenerPages, object: InspectionView) -> ObjectFacts {
     let is_task = object.kind == "task";
     let log = async { if is_task { Some(log_tail(pages, &object.id).await) } else { None } };
     let (log, ()) = tokio::join!(log, read_usage(pages));
-    let mut tasks = if is_task { Vec::new() } else { pages.admin.source.objects().tasks };
+    let mut tasks = if is_task { Vec::new() } else { pages.admin.node.objects().tasks };
     tasks.retain(|task| task.sandbox == object.id);
     let history = &pages.admin.history;
     ObjectFacts {
@@ -250,7 +250,7 @@ async fn facts(pages: &ListenerPages, object: InspectionView) -> ObjectFacts {
 }
 
 async fn log_tail(pages: &ListenerPages, task: &str) -> LogTail {
-    match timeout(COUNT_LIMIT, pages.admin.source.task_log(task)).await {
+    match timeout(COUNT_LIMIT, pages.admin.node.task_log(task)).await {
         Ok(Ok(view)) => match Owner::parse(&view.owner) {
             Some(owner) => pages.admin.page.logs().tail(owner, task, task_logs::location(view.log)).await,
             None => LogTail::without_lines(format!("The log is not known: nobody is called {}.", view.owner)),
@@ -264,7 +264,7 @@ async fn log_tail(pages: &ListenerPages, task: &str) -> LogTail {
 async fn read_usage(pages: &ListenerPages) {
     let page = pages.admin.page.clone();
     let keep = move |reading: &ContainerReading| page.usage().keep(reading);
-    pages.admin.containers.tell(&*pages.admin.source, USAGE_WAIT, keep).await;
+    pages.admin.containers.tell(&pages.admin.node, USAGE_WAIT, keep).await;
 }
 
 const NEW_LINK: &str = "Run `switchyard page` as root on this node for a new link.";

@@ -15,8 +15,9 @@ use super::reading::LatestReading;
 use crate::control::ConfigControl;
 use crate::history::History;
 use crate::metrics::Metrics;
+use crate::node::Node;
 use crate::page::StatusPage;
-use crate::status::{Part, StatusSource};
+use crate::status::Part;
 
 /// The timeout for counting images and for a query to the logkeeper; after it the page omits the value.
 pub(super) const COUNT_LIMIT: Duration = Duration::from_secs(2);
@@ -37,7 +38,7 @@ pub enum Reach {
 /// The sources of the pages.
 #[derive(Clone)]
 pub struct AdminPages {
-    pub(super) source: Arc<dyn StatusSource>,
+    pub(super) node: Arc<Node>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) config: Arc<dyn ConfigControl>,
     pub(super) log_level: LogLevel,
@@ -64,11 +65,11 @@ impl std::fmt::Debug for AdminPages {
 // === impl AdminPages ===
 
 impl AdminPages {
-    /// Pages about this source, about the daemon's configuration and log, and about what happens; the start time of the daemon is
+    /// Pages about this node, about the daemon's configuration and log, and about what happens; the start time of the daemon is
     /// now.
     #[must_use]
     pub fn new(
-        source: Arc<dyn StatusSource>,
+        node: Arc<Node>,
         metrics: Arc<Metrics>,
         config: Arc<dyn ConfigControl>,
         log_level: LogLevel,
@@ -77,7 +78,7 @@ impl AdminPages {
         page: StatusPage,
     ) -> Self {
         Self {
-            source,
+            node,
             metrics,
             config,
             log_level,
@@ -96,7 +97,7 @@ impl AdminPages {
 
     /// The content of `/statusz`.
     pub async fn report(&self, reach: Reach) -> StatusReport {
-        let parts = self.source.parts().await;
+        let parts = self.node.parts().await;
         StatusReport {
             version: VERSION.into(),
             revision: REVISION.into(),
@@ -107,10 +108,10 @@ impl AdminPages {
             started_at: rfc3339(self.started),
             ready: !parts.iter().any(Part::blocks_readiness),
             parts: parts.iter().map(|part| part_view(part, reach)).collect(),
-            sandboxes: count_views(&self.source.count_sandboxes()),
-            tasks: count_views(&self.source.count_tasks()),
+            sandboxes: count_views(&self.node.count_sandboxes()),
+            tasks: count_views(&self.node.count_tasks()),
             images: self.images().await,
-            advisories: self.source.advisories().into_iter().map(Into::into).collect(),
+            advisories: self.node.advisories().into_iter().map(Into::into).collect(),
             config: match reach {
                 // Files may be named, and values shown.
                 Reach::Network => None,
@@ -118,7 +119,7 @@ impl AdminPages {
             },
             programs: match reach {
                 Reach::Network => Vec::new(),
-                Reach::Local => self.source.programs().await,
+                Reach::Local => self.node.programs().await,
             },
         }
     }
@@ -128,7 +129,7 @@ impl AdminPages {
     }
 
     pub(super) async fn images(&self) -> Option<u64> {
-        tokio::time::timeout(COUNT_LIMIT, self.source.count_images()).await.ok().flatten()
+        tokio::time::timeout(COUNT_LIMIT, self.node.count_images()).await.ok().flatten()
     }
 }
 

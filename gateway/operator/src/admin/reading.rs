@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::container_metrics::ContainerReading;
-use crate::status::StatusSource;
+use crate::node::Node;
 
 /// For how long a reading is served, from its beginning; and how long it may take, so that there is never a
 /// second one at the same time.
@@ -36,20 +36,20 @@ impl LatestReading {
     /// for the same reading.
     ///
     /// # Errors
-    /// As the source does; `DeadlineExceeded`. A failure is not kept for later scrapes.
-    pub(super) async fn get(&self, source: &dyn StatusSource) -> Result<Arc<ContainerReading>> {
-        let reading = self.current(source);
+    /// Those of [`Node::read_containers`]; `DeadlineExceeded`. A failure is not kept for later scrapes.
+    pub(super) async fn get(&self, node: &Node) -> Result<Arc<ContainerReading>> {
+        let reading = self.current(node);
         reading.await
     }
 
     /// Tells `keep` of such a reading, if it succeeds: within `limit`, or later, after this has returned.
     pub(super) async fn tell(
         &self,
-        source: &dyn StatusSource,
+        node: &Node,
         limit: Duration,
         keep: impl Fn(&ContainerReading) + Send + 'static,
     ) {
-        let reading = self.current(source);
+        let reading = self.current(node);
         let told = |result: Result<Arc<ContainerReading>>| match result {
             Ok(reading) => keep(&reading),
             Err(error) => tracing::debug!(error = error.report(), "what tasks use cannot be read"),
@@ -68,10 +68,7 @@ impl LatestReading {
         }
     }
 
-    fn current(
-        &self,
-        source: &dyn StatusSource,
-    ) -> Shared<BoxFuture<'static, Result<Arc<ContainerReading>>>> {
+    fn current(&self, node: &Node) -> Shared<BoxFuture<'static, Result<Arc<ContainerReading>>>> {
         let mut latest = self.0.lock();
         if let Some(reading) = &*latest
             && reading.begun.elapsed() < READING_AGE
@@ -79,7 +76,7 @@ impl LatestReading {
         {
             return reading.result.clone();
         }
-        let read = source.read_containers();
+        let read = node.read_containers();
         // It goes on although whoever asks disconnects: who asks next, for whom its time runs too, waits for the rest of it.
         let reading = AbortOnDropHandle::new(tokio::spawn(async {
             match timeout(READING_AGE, read).await {

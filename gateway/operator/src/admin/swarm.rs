@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::answers::{json, json_with, status_of, text};
 use super::host::JOIN_PATH;
 use crate::control::SwarmControl;
-use crate::status::StatusSource;
+use crate::node::Node;
 
 /// The largest body of a join, in bytes.
 const BODY_MAX: usize = 16 << 10;
@@ -31,14 +31,14 @@ const WAIT: Duration = Duration::from_secs(20);
 /// What the pages are about.
 #[derive(Clone)]
 struct SwarmPages {
-    source: Arc<dyn StatusSource>,
+    node: Arc<Node>,
 }
 
-pub(super) fn routes<S>(source: Arc<dyn StatusSource>) -> Router<S> {
+pub(super) fn routes<S>(node: Arc<Node>) -> Router<S> {
     Router::new()
         .route("/v1/swarm", get(status).delete(leave))
         .route(JOIN_PATH, post(join))
-        .with_state(SwarmPages { source })
+        .with_state(SwarmPages { node })
 }
 
 /// Why a join is not even begun.
@@ -74,13 +74,9 @@ async fn leave(State(pages): State<SwarmPages>) -> Response {
 }
 
 fn swarm(pages: &SwarmPages) -> Result<&dyn SwarmControl, Refusal> {
-    pages.source.swarm().ok_or_else(|| {
-        if pages.source.is_swarm_enabled() {
-            (StatusCode::SERVICE_UNAVAILABLE, "the daemon is starting: try again".to_owned())
-        } else {
-            let why = "this node takes part in no swarm: swarm.enabled is false in its configuration";
-            (StatusCode::CONFLICT, why.to_owned())
-        }
+    pages.node.swarm().ok_or_else(|| {
+        let why = "this node takes part in no swarm: swarm.enabled is false in its configuration";
+        (StatusCode::CONFLICT, why.to_owned())
     })
 }
 

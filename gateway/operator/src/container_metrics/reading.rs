@@ -143,3 +143,39 @@ fn unix_ns(at: SystemTime) -> u64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use switchyard_container_metrics::samples;
+    use switchyard_core::id::TaskId;
+
+    use super::*;
+
+    #[test]
+    fn counters_are_exact_and_summed_over_block_devices() {
+        let task = Arc::new(samples::task(Owner::Kubernetes, TaskId::from_bytes([1; 32])));
+        let sandbox = Arc::new(samples::sandbox(&task));
+        let traffic = vec![SandboxTraffic::of(sandbox.id, &[samples::interface()])];
+        let reading = ContainerReading {
+            at: UNIX_EPOCH + Duration::from_secs(7),
+            figures: Arc::default(),
+            tasks: vec![TaskUsage::of(task, sandbox, &samples::reading())],
+            traffic,
+        };
+        let text = serde_json::to_string(&reading.view(None, |_, _| Names::new("web"))).unwrap();
+        let view: ContainersView = serde_json::from_str(&text).unwrap();
+        assert_eq!(view.at_unix_ns, 7_000_000_000);
+        let usage = &view.tasks[0];
+        // A floating-point number would be rounded.
+        assert_eq!(usage.cpu_ns, Some(9_007_199_254_999_999_999));
+        assert_eq!(
+            (usage.memory_bytes, usage.memory_limit_bytes, usage.pids),
+            (Some(11), Some(1 << 20), Some(29))
+        );
+        assert_eq!((usage.read_bytes, usage.written_bytes), (Some(40 + 60), Some(41 + 61)));
+        let network = usage.network.as_ref().unwrap();
+        assert_eq!((network.received_bytes, network.sent_bytes), (1, 5));
+    }
+}

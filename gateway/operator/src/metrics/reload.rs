@@ -1,11 +1,25 @@
 //! Metrics of the configuration: how often it was reloaded, and what waits for a restart.
 
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::{IntCounterVec, IntGauge, Registry};
 
 use super::families::{self, counters, signed};
-use crate::status::ReloadCounts;
+
+/// The numbers of reloads, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReloadCounts {
+    /// How many took effect.
+    pub applied: u64,
+    /// How many were refused.
+    pub refused: u64,
+    /// Whether the last one took effect, or there was none.
+    pub is_last_applied: bool,
+    /// When the files were last read and accepted.
+    pub loaded_at: SystemTime,
+    /// How many changes wait for something else than a reload.
+    pub pending: usize,
+}
 
 #[derive(Debug)]
 pub(super) struct ReloadMetrics {

@@ -6,7 +6,6 @@ use prometheus::{IntCounter, IntGauge, IntGaugeVec, Registry};
 
 use super::families::{counter, gauge, gauges, signed};
 
-/// Gauges of the membership, and counters of its sessions.
 /// The node's part in a swarm, in numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SwarmFigures {
@@ -22,6 +21,7 @@ pub struct SwarmFigures {
     pub certificate: Option<(SystemTime, SystemTime)>,
 }
 
+/// Gauges of the membership, and counters of its sessions.
 #[derive(Debug)]
 pub(super) struct SwarmMetrics {
     member: IntGauge,

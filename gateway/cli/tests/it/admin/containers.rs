@@ -2,110 +2,53 @@
 
 use std::io::Read;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, to_bytes};
 use flate2::read::GzDecoder;
-use futures::future::BoxFuture;
-use futures::{FutureExt, poll};
+use futures::poll;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, Request, StatusCode};
-use parking_lot::Mutex;
 use switchyard_config::ContainerMetrics;
-use switchyard_container_metrics::{Figures, Subject, samples};
-use switchyard_core::id::{Owner, TaskId};
-use switchyard_core::{Error, Result};
+use switchyard_contract::specs;
+use switchyard_core::Error;
+use switchyard_core::id::Owner;
+use switchyard_core::spec::{MemoryLimit, Resources, SandboxSpec, TaskSpec};
+use switchyard_fake::{Fake, Method};
 use switchyard_operator::admin::Reach;
-use switchyard_operator::container_metrics::{ContainerReading, SandboxTraffic, TaskUsage};
 use switchyard_operator_api::ContainersView;
 use tokio::time::advance;
 use tower::ServiceExt as _;
 
-use super::{Fake, exposed_pages};
+use super::node::{TestNode, endless, labelled};
+use crate::support::soon;
 
-/// The containers of the source: a pod's and a job's.
-#[derive(Default)]
-pub(super) struct Containers {
-    reads: AtomicU32,
-    /// Whether readings do not end.
-    pub(super) hang: AtomicBool,
-    /// How many steps a reading has, each of which takes a second.
-    steps: AtomicU32,
-    failure: Mutex<Option<Error>>,
-}
-
-impl Containers {
-    pub(super) fn read(&self) -> BoxFuture<'static, Result<ContainerReading>> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        if self.hang.load(Ordering::Relaxed) {
-            return std::future::pending().boxed();
-        }
-        let failure = self.failure.lock().take();
-        let steps = self.steps.load(Ordering::Relaxed);
-        let read = async move {
-            for _ in 0..steps {
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-            failure.map_or_else(|| Ok(reading()), Err)
-        };
-        read.boxed()
-    }
-
-    fn reads(&self) -> u32 {
-        self.reads.load(Ordering::Relaxed)
-    }
-}
-
-fn reading() -> ContainerReading {
-    let mut figures = Figures::default();
-    let mut tasks = Vec::new();
+/// A node with the containers of a pod, whose name is hostile, and of a job.
+async fn node() -> TestNode {
+    let node = TestNode::new().await.named_by_labels();
     let hostile = "a\"b\\c\nowner=\"root\"} 7";
-    for (byte, owner, labels) in
-        [(1, Owner::Kubernetes, [("pod", hostile)]), (2, Owner::Nomad, [("nomad_job", "shop")])]
-    {
-        let id = TaskId::from_bytes([byte; 32]);
-        let subject = Subject::new(owner, &id.to_string(), labels);
-        let task = Arc::new(samples::task(owner, id));
-        figures.add_task(subject, &task, &samples::reading(), UNIX_EPOCH);
-        tasks.push(TaskUsage::of(Arc::clone(&task), Arc::new(samples::sandbox(&task)), &samples::reading()));
+    for (owner, label, name) in [(Owner::Kubernetes, "pod", hostile), (Owner::Nomad, "nomad_job", "shop")] {
+        let sandbox = specs::sandbox(owner, "web");
+        let meta = labelled(sandbox.meta.clone(), label, name);
+        let sandbox = node.sandbox(SandboxSpec { meta, ..sandbox }).await;
+        let resources =
+            Resources { memory_limit_bytes: MemoryLimit::new(1 << 20).ok(), ..Resources::default() };
+        node.start(&sandbox, TaskSpec { resources, ..endless(owner, "web") }).await;
     }
-    let traffic = vec![SandboxTraffic::of(tasks[0].sandbox.id, &[samples::interface()])];
-    ContainerReading { at: UNIX_EPOCH + Duration::from_secs(7), figures: Arc::new(figures), tasks, traffic }
+    node
 }
 
-#[tokio::test]
-async fn counters_are_served_on_the_unix_socket_alone() {
-    let page = Page::new(ContainerMetrics::Network, Reach::Local);
-    let (status, body) = page.get("/v1/containers").await;
-    assert_eq!(status, StatusCode::OK, "{body}");
-    let view: ContainersView = serde_json::from_str(&body).unwrap();
-    assert_eq!(view.at_unix_ns, 7_000_000_000);
-    let owners: Vec<_> = view.tasks.iter().map(|task| task.owner.as_str()).collect();
-    assert_eq!(owners, ["kubernetes", "nomad"]);
-    let pod = &view.tasks[0];
-    assert_eq!(pod.cpu_ns, Some(9_007_199_254_999_999_999));
-    assert_eq!((pod.memory_bytes, pod.memory_limit_bytes, pod.pids), (Some(11), Some(1 << 20), Some(29)));
-    // The sums over two devices.
-    assert_eq!((pod.read_bytes, pod.written_bytes), (Some(40 + 60), Some(41 + 61)));
-    let network = pod.network.as_ref().unwrap();
-    assert_eq!((network.received_bytes, network.sent_bytes), (1, 5));
-    let (_, body) = page.get("/v1/containers?owner=nomad").await;
-    let view: ContainersView = serde_json::from_str(&body).unwrap();
-    assert_eq!(view.tasks.len(), 1);
-    // All share the reading of the metrics.
-    let (status, _) = page.get("/metrics/containers").await;
-    assert_eq!((status, page.source.containers.reads()), (StatusCode::OK, 1));
-    assert_eq!(page.get("/v1/containers?owner=root").await.0, StatusCode::BAD_REQUEST);
-    let network = Page::new(ContainerMetrics::Network, Reach::Network);
-    assert_eq!(network.get("/v1/containers").await.0, StatusCode::NOT_FOUND);
+/// How often the containers were read: each reading asks once for each owner.
+fn readings(fake: &Fake) -> usize {
+    let asked = fake.count(Method::TaskMetrics);
+    assert_eq!(asked % Owner::ALL.len(), 0, "{asked}");
+    asked / Owner::ALL.len()
 }
 
 /// One listener's pages, asked without sockets.
 struct Page {
     router: axum::Router,
-    source: Arc<Fake>,
+    fake: Fake,
 }
 
 struct Answer {
@@ -115,9 +58,9 @@ struct Answer {
 }
 
 impl Page {
-    fn new(exposure: ContainerMetrics, reach: Reach) -> Self {
-        let (admin, source, _) = exposed_pages(exposure);
-        Self { router: admin.router(reach), source }
+    async fn new(exposure: ContainerMetrics, reach: Reach) -> Self {
+        let node = node().await;
+        Self { router: node.pages(exposure).router(reach), fake: node.fake }
     }
 
     async fn ask(&self, path: &str, accepted: &str) -> Answer {
@@ -133,6 +76,38 @@ impl Page {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn counters_are_served_on_the_unix_socket_alone() {
+    let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let page = Page::new(ContainerMetrics::Network, Reach::Local).await;
+    let (status, body) = page.get("/v1/containers").await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    let view: ContainersView = serde_json::from_str(&body).unwrap();
+    assert!(u128::from(view.at_unix_ns) >= begun.as_nanos(), "{body}");
+    let owners: Vec<_> = view.tasks.iter().map(|task| task.owner.as_str()).collect();
+    assert_eq!(owners, ["kubernetes", "nomad"]);
+    // The first reading of the in-memory backend.
+    let pod = &view.tasks[0];
+    assert_eq!(pod.cpu_ns, Some(10_000_000));
+    let working_set = (1 << 20) + 4096;
+    assert_eq!(
+        (pod.memory_bytes, pod.memory_limit_bytes, pod.pids),
+        (Some(working_set), Some(1 << 20), Some(1))
+    );
+    assert_eq!((pod.read_bytes, pod.written_bytes), (Some(512), Some(1024)));
+    let network = pod.network.as_ref().unwrap();
+    assert_eq!((network.received_bytes, network.sent_bytes), (1000, 500));
+    let (_, body) = page.get("/v1/containers?owner=nomad").await;
+    let view: ContainersView = serde_json::from_str(&body).unwrap();
+    assert_eq!(view.tasks.len(), 1);
+    // All share the reading of the metrics.
+    let (status, _) = page.get("/metrics/containers").await;
+    assert_eq!((status, readings(&page.fake)), (StatusCode::OK, 1));
+    assert_eq!(page.get("/v1/containers?owner=root").await.0, StatusCode::BAD_REQUEST);
+    let network = Page::new(ContainerMetrics::Network, Reach::Network).await;
+    assert_eq!(network.get("/v1/containers").await.0, StatusCode::NOT_FOUND);
+}
+
 #[tokio::test]
 async fn listeners_serve_containers_as_configured() {
     for (exposure, local, network) in [
@@ -140,13 +115,14 @@ async fn listeners_serve_containers_as_configured() {
         (ContainerMetrics::Local, true, false),
         (ContainerMetrics::Network, true, true),
     ] {
-        let (admin, source, _dir) = exposed_pages(exposure);
+        let node = node().await;
+        let admin = node.pages(exposure);
         for (name, router, is_served) in [
             ("unix socket", admin.router(Reach::Local), local),
             ("admin address", admin.router(Reach::Network), network),
             ("metrics listener", admin.metrics_router(None), network),
         ] {
-            let page = Page { router, source: Arc::clone(&source) };
+            let page = Page { router, fake: node.fake.clone() };
             let (status, text) = page.get("/metrics/containers").await;
             let expected = if is_served { StatusCode::OK } else { StatusCode::NOT_FOUND };
             assert_eq!(status, expected, "{exposure:?} on the {name}: {text}");
@@ -167,7 +143,7 @@ async fn listeners_serve_containers_as_configured() {
 
 #[tokio::test]
 async fn owner_selects_containers_and_an_unknown_one_is_refused() {
-    let page = Page::new(ContainerMetrics::Local, Reach::Local);
+    let page = Page::new(ContainerMetrics::Local, Reach::Local).await;
     let (_, all) = page.get("/metrics/containers").await;
     assert!(all.contains("owner=\"kubernetes\"") && all.contains("owner=\"nomad\""), "{all}");
     assert!(all.contains("pod=\"a\\\"b\\\\c\\nowner=\\\"root\\\"} 7\""), "{all}");
@@ -181,9 +157,9 @@ async fn owner_selects_containers_and_an_unknown_one_is_refused() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn gzip_is_the_same_text_for_clients_that_ask_for_it() {
-    let page = Page::new(ContainerMetrics::Local, Reach::Local);
+    let page = Page::new(ContainerMetrics::Local, Reach::Local).await;
     let plain = page.ask("/metrics/containers", "identity").await;
     assert!(plain.headers.get(CONTENT_ENCODING).is_none());
     let packed = page.ask("/metrics/containers", "gzip").await;
@@ -197,47 +173,52 @@ async fn gzip_is_the_same_text_for_clients_that_ask_for_it() {
 
 #[tokio::test(start_paused = true)]
 async fn one_reading_serves_five_seconds() {
-    let page = Page::new(ContainerMetrics::Local, Reach::Local);
+    let page = Page::new(ContainerMetrics::Local, Reach::Local).await;
     for (later, reads) in [(0, 1), (0, 1), (4, 1), (1, 2), (4, 2), (60, 3)] {
         advance(Duration::from_secs(later)).await;
         let (status, _) = page.get("/metrics/containers?owner=nomad").await;
-        assert_eq!((status, page.source.containers.reads()), (StatusCode::OK, reads));
+        assert_eq!((status, readings(&page.fake)), (StatusCode::OK, reads));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn hanging_reading_is_shared_and_ends() {
-    let page = Page::new(ContainerMetrics::Local, Reach::Local);
-    page.source.containers.hang.store(true, Ordering::Relaxed);
+    let page = Page::new(ContainerMetrics::Local, Reach::Local).await;
+    let hold = page.fake.hold(Method::TaskMetrics);
     let (first, second) =
         tokio::join!(page.get("/metrics/containers"), page.get("/metrics/containers?owner=nomad"));
-    assert_eq!((first.0, page.source.containers.reads()), (StatusCode::GATEWAY_TIMEOUT, 1));
+    assert_eq!((first.0, readings(&page.fake)), (StatusCode::GATEWAY_TIMEOUT, 1));
     assert!(first.1.contains("not read within 5s") && first == second, "{}", first.1);
-    page.source.containers.hang.store(false, Ordering::Relaxed);
+    drop(hold);
     assert_eq!(page.get("/metrics/containers").await.0, StatusCode::OK);
 }
 
 #[tokio::test(start_paused = true)]
 async fn reading_goes_on_for_the_next_client_when_its_first_one_disconnects() {
-    let page = Page::new(ContainerMetrics::Local, Reach::Local);
-    page.source.containers.steps.store(3, Ordering::Relaxed);
+    let page = Page::new(ContainerMetrics::Local, Reach::Local).await;
+    let begin = page.fake.hold(Method::TaskMetrics);
+    let end = page.fake.hold_answer(Method::TaskMetrics);
     {
         let mut disconnects = pin!(page.get("/metrics/containers"));
         assert!(poll!(&mut disconnects).is_pending());
     }
+    // Nobody waits for it.
+    soon("the begin of the reading", begin.arrived(Owner::ALL.len())).await;
+    drop(begin);
+    soon("its end", end.arrived(Owner::ALL.len())).await;
     for _ in 0..49 {
         advance(Duration::from_millis(100)).await;
     }
+    drop(end);
     let (status, text) = page.get("/metrics/containers").await;
-    assert_eq!((status, page.source.containers.reads()), (StatusCode::OK, 1), "{text}");
+    assert_eq!((status, readings(&page.fake)), (StatusCode::OK, 1), "{text}");
 }
 
 #[tokio::test]
 async fn failed_reading_is_repeated_and_its_reason_stays_on_the_unix_socket() {
     for (reach, is_told) in [(Reach::Local, true), (Reach::Network, false)] {
-        let page = Page::new(ContainerMetrics::Network, reach);
-        let failure = Error::unavailable("cannot read /var/lib/secret");
-        *page.source.containers.failure.lock() = Some(failure);
+        let page = Page::new(ContainerMetrics::Network, reach).await;
+        page.fake.fail_next(Method::TaskMetrics, Error::unavailable("cannot read /var/lib/secret"));
         let (status, why) = page.get("/metrics/containers").await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(why.contains("/var/lib/secret"), is_told, "{why}");

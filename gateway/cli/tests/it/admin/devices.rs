@@ -1,21 +1,31 @@
 //! Tests of devices and host ports on the admin socket and on the command line.
 
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use http::{Method, StatusCode};
-use switchyard_core::id::LeaseToken;
-use switchyard_daemon::node::plugins;
-use switchyard_device_host::{LastError, PluginReport, PluginState, Report};
-use switchyard_operator::status::StatusSource as _;
-use switchyard_operator_api::{
-    AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
-    RefusalView, ReservedView, SlotView,
+use switchyard_contract::specs;
+use switchyard_core::ErrorKind;
+use switchyard_core::device::{Device, DeviceGroup, Health, node as device_node};
+use switchyard_core::id::{LeaseToken, Owner};
+use switchyard_core::spec::{
+    ComputeClaim, CpuList, HostPort, HostPorts, LeaseClaim, Protocol, Reserved, Resources, SandboxSpec,
+    TaskSpec,
 };
+use switchyard_core::table::{Sandbox, Task};
+use switchyard_daemon::reports::plugins;
+use switchyard_device_host::{LastError, PluginReport, PluginState, Report};
+use switchyard_operator::control::{PluginHost, Reporter};
+use switchyard_operator::metrics::ReportedFigures;
+use switchyard_operator::status::Part;
+use switchyard_operator_api::text::short;
+use switchyard_operator_api::{AmountView, DevicesView, HostView};
 
+use super::node::{CAPACITY, TestNode, endless, labelled, pod};
 use super::{Pages, run};
 
 /// Two plugins, of which one has ended, and one that could not register.
-pub(super) fn reported() -> Report {
+fn reported() -> Report {
     let since = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let error = |text: &str| Some(LastError { at: since, text: text.into() });
     let gpu = PluginReport {
@@ -44,93 +54,134 @@ pub(super) fn reported() -> Report {
     }
 }
 
-/// The report of the status source.
-pub(super) fn shown() -> DevicesView {
-    let token = LeaseToken::from_bytes([7; 16]).to_string();
-    let slot = |id: &str, holders: Vec<HolderView>| SlotView {
-        id: id.into(),
-        device: id.split("::").next().unwrap().into(),
-        group: "acme/tpu/v2".into(),
-        healthy: id != "acme-2",
-        reason: if id == "acme-2" { "it is not there any more".into() } else { String::new() },
-        holders,
+/// What a job and a pod hold of a node, on which people read the names of objects in their labels.
+pub(super) struct Held {
+    /// The task `jobs/train` of Nomad, with a slot and the processors 2 and 3.
+    pub(super) train: Arc<Task>,
+    /// The pod `shop/web`, with a port of the host.
+    pub(super) web: Arc<Sandbox>,
+    /// The lease of the slot of the task.
+    pub(super) bound: LeaseToken,
+    /// A lease of Nomad, of another slot of the same device.
+    pub(super) unbound: LeaseToken,
+}
+
+/// Hosts the plugins of the report.
+pub(super) struct VendorPlugins;
+
+/// Three devices, which two tasks may share; the last one is gone.
+fn group() -> DeviceGroup {
+    let device = |number: u8| {
+        Device::new(&format!("acme-{number}"), device_node(format!("/dev/acme{number}").into(), "rw"))
     };
-    let holder = HolderView {
-        owner: "nomad".into(),
-        sandbox: Some("cd".repeat(32)),
-        name: "train".into(),
-        display_name: String::new(),
-        state: "bound".into(),
-        token,
-    };
-    let unbound =
-        HolderView { sandbox: None, name: String::new(), state: "unbound".into(), ..holder.clone() };
-    DevicesView {
-        ready: true,
-        groups: vec![GroupView {
-            vendor: "acme".into(),
-            kind: "tpu".into(),
-            name: "v2".into(),
-            resource: String::new(),
-            capacity: 3,
-            free: 1,
-            held: vec![HeldView { owner: "nomad".into(), slots: 2 }],
-        }],
-        slots: vec![
-            slot("acme-0::0", vec![holder]),
-            slot("acme-0::1", vec![unbound]),
-            slot("acme-1", Vec::new()),
-            slot("acme-2", Vec::new()),
-        ],
-        ports: vec![PortView {
-            port: 8080,
-            protocol: "tcp".into(),
-            address: None,
-            owner: "kubernetes".into(),
-            sandbox: "ab".repeat(32),
-            name: "web".into(),
-            display_name: String::new(),
-            group: "uid".into(),
-        }],
-        compute: ComputeView {
-            capacity: Some(AmountView { cpu_milli: 8000, memory_bytes: 16 << 30 }),
-            reserved: vec![ReservedView {
-                owner: "nomad".into(),
-                amount: AmountView { cpu_milli: 2550, memory_bytes: 256 << 20 },
-            }],
-            exclusive: vec![ExclusiveView {
-                cpus: "2-3".into(),
-                count: 2,
-                owner: "nomad".into(),
-                task: "ef".repeat(32),
-                sandbox: "cd".repeat(32),
-                name: "train".into(),
-                display_name: String::new(),
-            }],
-        },
-        host: Some(plugins::view(reported())),
-        refusals: vec![RefusalView {
-            owner: "kubernetes".into(),
-            resource: "device".into(),
-            reason: "held".into(),
-            count: 3,
-        }],
+    let gone = Device { health: Health::Gone, ..device(2) };
+    DeviceGroup {
+        shares: 2,
+        devices: vec![device(0), device(1), gone],
+        ..DeviceGroup::new("acme", "tpu", "v2")
     }
 }
 
-/// These devices with the names that people give their holders.
-fn named(devices: DevicesView) -> DevicesView {
-    let train = "cd".repeat(32);
-    devices.with_display_names(|sandbox| (sandbox == train).then(|| "jobs/train".to_owned()))
+// === impl Held ===
+
+impl Held {
+    /// Gives a node three devices, and creates their holders. Three requests of Kubernetes for a slot are refused.
+    pub(super) async fn on(node: &TestNode) -> Self {
+        node.add_devices([group()]).await;
+        let bound = node.lease(Owner::Nomad, "acme-0::0").await.unwrap();
+        let unbound = node.lease(Owner::Nomad, "acme-0::1").await.unwrap();
+        for _ in 0..3 {
+            let refused = node.lease(Owner::Kubernetes, "acme-0::0").await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
+        }
+        let job = specs::sandbox(Owner::Nomad, "train");
+        let meta = labelled(job.meta.clone(), "display", "jobs/train");
+        let job = node.sandbox(SandboxSpec { meta, ..job }).await;
+        let task = TaskSpec {
+            leases: vec![LeaseClaim::new(bound)],
+            resources: Resources { cpuset_cpus: CpuList::new("2-3").ok(), ..Resources::default() },
+            compute: ComputeClaim {
+                reserved: Reserved { cpu_milli: 2550, memory_bytes: 256 << 20 },
+                exclusive_cpus: true,
+            },
+            ..endless(Owner::Nomad, "train")
+        };
+        let train = node.start(&job, task).await;
+        let port = HostPort { protocol: Protocol::Tcp, port: 8080, ip: None };
+        let web = SandboxSpec {
+            meta: labelled(pod().meta, "display", "shop/web"),
+            host_ports: HostPorts { group: "uid".into(), ports: vec![port] },
+            ..pod()
+        };
+        let web = node.sandbox(web).await;
+        Self { train, web, bound, unbound }
+    }
+
+    /// The pages about such a node.
+    async fn pages() -> (Pages, Self) {
+        let node = TestNode::new().await.named_by_labels().with_plugins(Arc::new(VendorPlugins));
+        let held = Self::on(&node).await;
+        (Pages::serve(node).await, held)
+    }
+}
+
+// === impl VendorPlugins ===
+
+impl PluginHost for VendorPlugins {
+    fn view(&self) -> Option<HostView> {
+        Some(plugins::view(reported()))
+    }
+}
+
+impl Reporter for VendorPlugins {
+    fn parts(&self) -> Vec<Part> {
+        Vec::new()
+    }
+
+    fn count(&self, figures: &mut ReportedFigures) {
+        figures.plugins = Some(plugins::figures(&reported()));
+    }
 }
 
 #[tokio::test]
 async fn device_and_port_holders_are_served_on_the_unix_socket_only() {
-    let pages = Pages::serve().await;
+    let (pages, Held { train, web, bound, unbound }) = Held::pages().await;
     let (status, body) = pages.get("/v1/devices").await;
     assert_eq!(status, StatusCode::OK);
     let devices: DevicesView = serde_json::from_str(&body).unwrap();
-    assert_eq!(devices, named(pages.source.devices()));
+    assert_eq!(devices, pages.node.node().named_devices());
+    assert!(devices.ready);
+    let group = &devices.groups[0];
+    assert_eq!((group.capacity, group.free, group.held[0].slots), (4, 2, 2));
+    let slots: Vec<_> = devices.slots.iter().map(|slot| (slot.id.as_str(), slot.healthy)).collect();
+    let expected = [
+        ("acme-0::0", true),
+        ("acme-0::1", true),
+        ("acme-1::0", true),
+        ("acme-1::1", true),
+        ("acme-2::0", false),
+        ("acme-2::1", false),
+    ];
+    assert_eq!(slots, expected);
+    assert_eq!(devices.slots[5].reason, "it is not there any more");
+    let holder = &devices.slots[0].holders[0];
+    assert_eq!((holder.name.as_str(), holder.display_name.as_str()), ("train", "jobs/train"));
+    assert_eq!(
+        (holder.sandbox.clone(), &holder.token),
+        (Some(train.sandbox.to_string()), &bound.to_string())
+    );
+    let holder = &devices.slots[1].holders[0];
+    assert_eq!((holder.state.as_str(), &holder.token), ("unbound", &unbound.to_string()));
+    assert_eq!((&holder.sandbox, holder.display_name.as_str()), (&None, ""));
+    let port = &devices.ports[0];
+    assert_eq!((port.sandbox.clone(), port.display_name.as_str()), (web.id.to_string(), "shop/web"));
+    assert_eq!((port.name.as_str(), port.group.as_str()), ("web_shop_u1_0", "uid"));
+    let Reserved { cpu_milli, memory_bytes } = CAPACITY;
+    assert_eq!(devices.compute.capacity, Some(AmountView { cpu_milli, memory_bytes }));
+    let exclusive = &devices.compute.exclusive[0];
+    assert_eq!((exclusive.cpus.as_str(), &exclusive.task), ("2-3", &train.id.to_string()));
+    assert_eq!((exclusive.count, exclusive.display_name.as_str()), (2, "jobs/train"));
+    assert_eq!((devices.refusals[0].reason.as_str(), devices.refusals[0].count), ("held", 3));
     let json: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!(json["groups"][0]["type"], "tpu");
     assert_eq!(json["slots"][0]["holders"][0]["state"], "bound");
@@ -142,48 +193,51 @@ async fn device_and_port_holders_are_served_on_the_unix_socket_only() {
 
 #[tokio::test]
 async fn lease_is_released_on_the_unix_socket_by_token_only() {
-    let pages = Pages::serve().await;
+    let (pages, Held { bound, unbound, .. }) = Held::pages().await;
     let path = |token: &str| format!("/v1/devices/leases/{token}");
-    let ours = "07".repeat(16);
-    let other = "08".repeat(16);
-    assert_eq!(pages.ask(Method::DELETE, &path(&ours)).await, (StatusCode::NO_CONTENT, String::new()));
-    let (status, why) = pages.ask(Method::DELETE, &path(&other)).await;
+    let ours = path(&unbound.to_string());
+    let words = format!("DELETE {ours} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    assert!(pages.say(&words).await.starts_with("HTTP/1.1 404"));
+    assert_eq!(pages.get(&ours).await.0, StatusCode::METHOD_NOT_ALLOWED);
+    let holders = || pages.node.node().devices().slots[1].holders.len();
+    assert_eq!(holders(), 1);
+    assert_eq!(pages.ask(Method::DELETE, &ours).await, (StatusCode::NO_CONTENT, String::new()));
+    assert_eq!(holders(), 0);
+    let (status, why) = pages.ask(Method::DELETE, &path(&bound.to_string())).await;
     assert_eq!((status, why.contains("is in use by train of nomad")), (StatusCode::CONFLICT, true), "{why}");
     for wrong in ["07", "..%2f..", &"0G".repeat(16), &"a".repeat(4000)] {
         let (status, why) = pages.ask(Method::DELETE, &path(wrong)).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{why}");
     }
-    assert_eq!(pages.get(&path(&ours)).await.0, StatusCode::METHOD_NOT_ALLOWED);
-    let words = format!("DELETE {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path(&ours));
-    assert!(pages.say(&words).await.starts_with("HTTP/1.1 404"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn command_line_shows_devices_and_ports_and_releases_leases() {
-    let pages = Pages::serve().await;
-    let socket = pages.dir.path().join("admin.sock").display().to_string();
+    let (pages, Held { train, web, bound, unbound }) = Held::pages().await;
+    let socket = pages.socket();
     let output = run(&["devices", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
-    let token = "07".repeat(16);
     let since = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let days = since.elapsed().unwrap().as_secs() / (24 * 60 * 60);
     let expected = format!(
         "SLOT       GROUP        STATE      OWNER  NAME        LEASE\n\
-         acme-0::0  acme/tpu/v2  bound      nomad  jobs/train  {token}\n\
-         acme-0::1  acme/tpu/v2  unbound    nomad  -           {token}\n\
-         acme-1     acme/tpu/v2  free       -      -           -\n\
-         acme-2     acme/tpu/v2  unhealthy  -      -           -\n\
+         acme-0::0  acme/tpu/v2  bound      nomad  jobs/train  {bound}\n\
+         acme-0::1  acme/tpu/v2  unbound    nomad  -           {unbound}\n\
+         acme-1::0  acme/tpu/v2  free       -      -           -\n\
+         acme-1::1  acme/tpu/v2  free       -      -           -\n\
+         acme-2::0  acme/tpu/v2  unhealthy  -      -           -\n\
+         acme-2::1  acme/tpu/v2  unhealthy  -      -           -\n\
          \n\
          HOST PORT  ADDRESS  OWNER       SANDBOX        NAME\n\
-         8080/tcp   all      kubernetes  ababababababa  web\n\
+         8080/tcp   all      kubernetes  {web}  shop/web\n\
          \n\
          RESERVED BY  PROCESSORS  MEMORY\n\
          nomad        2.55        256 MiB\n\
          (the node)   8.00        16384 MiB\n\
          \n\
          EXCLUSIVE CORES  OWNER  SANDBOX        NAME\n\
-         2-3              nomad  cdcdcdcdcdcdc  jobs/train\n\
+         2-3              nomad  {train}  jobs/train\n\
          \n\
          PLUGIN OF     SOCKET    STATE      FOR    HEALTHY  LAST ERROR\n\
          acme.com/gpu  gpu.sock  connected  {days}d  2 of 3   -\n\
@@ -191,21 +245,26 @@ async fn command_line_shows_devices_and_ports_and_releases_leases() {
          The last plugin that could not register: 2023-11-14T22:13:20.000Z nobody listens on x.sock\n\
          \n\
          UNHEALTHY DEVICE  REASON\n\
-         acme-2            it is not there any more\n"
+         acme-2            it is not there any more\n",
+        web = short(&web.id.to_string()),
+        train = short(&train.sandbox.to_string()),
     );
     assert_eq!(text, expected);
     let output = run(&["devices", "--output", "json", "--socket", &socket]).await;
-    assert_eq!(serde_json::from_slice::<DevicesView>(&output.stdout).unwrap(), named(pages.source.devices()));
+    let shown = serde_json::from_slice::<DevicesView>(&output.stdout).unwrap();
+    assert_eq!(shown, pages.node.node().named_devices());
 
-    for args in [
-        ["devices", "release", &token, "--socket", &socket],
-        ["devices", "--socket", &socket, "release", &token],
+    let other = pages.node.lease(Owner::Kubernetes, "acme-1::0").await.unwrap().to_string();
+    let unbound = unbound.to_string();
+    for (token, args) in [
+        (&unbound, ["devices", "release", &unbound, "--socket", &socket]),
+        (&other, ["devices", "--socket", &socket, "release", &other]),
     ] {
         let output = run(&args).await;
         assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("released {token}\n"));
         assert_eq!(output.status.code(), Some(0));
     }
-    let output = run(&["devices", "release", &"08".repeat(16), "--socket", &socket]).await;
+    let output = run(&["devices", "release", &bound.to_string(), "--socket", &socket]).await;
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("is in use by train of nomad"), "{stderr}");

@@ -2,17 +2,19 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
+use switchyard_config::ContainerMetrics;
 use switchyard_operator::admin::{self, BearerToken, Hosts, Limits, Token};
 use switchyard_tls::Certificate;
 use switchyard_tls::testing::{Authority, Identity};
-use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Fake, LIMITS, admin_pages, down, is_open, part};
+use super::node::{TestNode, TestProcess};
+use super::{LIMITS, down, is_open};
 use crate::support::soon;
 
 const SECRET: &str = "a-secret-of-the-node-0123456789";
@@ -20,11 +22,12 @@ const SECRET: &str = "a-secret-of-the-node-0123456789";
 /// A metrics listener with a token and, if there is an authority of clients, with mutual TLS.
 struct Listener {
     address: SocketAddr,
-    source: std::sync::Arc<Fake>,
+    /// Its only process.
+    containerd: Arc<TestProcess>,
     certificate: Certificate,
     token: BearerToken,
     ours: Authority,
-    dir: TempDir,
+    node: TestNode,
 }
 
 /// A stream that carries HTTP.
@@ -42,16 +45,18 @@ fn token(dir: &Path, text: &str) -> Token {
 
 impl Listener {
     async fn serve(wants_clients: bool, limits: Limits) -> Self {
-        let (pages, source, dir) = admin_pages();
-        let ours = Authority::new(dir.path(), "ours");
+        let containerd = Arc::new(TestProcess::new("containerd"));
+        let node = TestNode::new().await.with_process(&containerd);
+        let pages = node.pages(ContainerMetrics::Local);
+        let ours = Authority::new(node.dir.path(), "ours");
         let clients = wants_clients.then(|| ours.certificate());
         let certificate = Certificate::new(ours.issue("server").server(clients).read().unwrap());
-        let token = BearerToken::new(token(dir.path(), SECRET));
+        let token = BearerToken::new(token(node.dir.path(), SECRET));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = pages.metrics_router(Some(token.clone()));
         tokio::spawn(admin::serve_tls(listener, certificate.clone(), router, Hosts::Any, limits));
-        Self { address, source, certificate, token, ours, dir }
+        Self { address, containerd, certificate, token, ours, node }
     }
 
     /// A connection after its handshake, as the client sees it.
@@ -93,7 +98,7 @@ async fn ask(stream: &mut Box<dyn Carrier>, token: &str) -> Option<String> {
 #[tokio::test]
 async fn metrics_listener_serves_metrics_and_health_without_reasons_and_nothing_else() {
     let listener = Listener::serve(false, LIMITS).await;
-    *listener.source.parts.lock() = vec![part("containerd", true, down())];
+    listener.containerd.set(down());
     let metrics = listener.get("/metrics", SECRET, None).await;
     assert!(metrics.starts_with("HTTP/1.1 200 ") && metrics.contains("switchyard_build_info{"), "{metrics}");
     assert!(listener.get("/livez", SECRET, None).await.starts_with("HTTP/1.1 200 "));
@@ -129,7 +134,7 @@ async fn replaced_token_is_demanded_of_open_connections() {
     let listener = Listener::serve(false, LIMITS).await;
     let mut stream = listener.connect(None).await.unwrap();
     assert_eq!(ask(&mut stream, SECRET).await.as_deref(), Some("HTTP/1.1 200 OK"));
-    listener.token.replace(token(listener.dir.path(), "the-next-token-0123456789"));
+    listener.token.replace(token(listener.node.dir.path(), "the-next-token-0123456789"));
     assert_eq!(ask(&mut stream, SECRET).await.as_deref(), Some("HTTP/1.1 401 Unauthorized"));
     assert_eq!(ask(&mut stream, "the-next-token-0123456789").await.as_deref(), Some("HTTP/1.1 200 OK"));
 }
@@ -137,7 +142,7 @@ async fn replaced_token_is_demanded_of_open_connections() {
 #[tokio::test]
 async fn client_without_a_certificate_of_the_authority_gets_no_answer() {
     let listener = Listener::serve(true, LIMITS).await;
-    let other = Authority::new(listener.dir.path(), "other");
+    let other = Authority::new(listener.node.dir.path(), "other");
     let good = listener.ours.issue("prometheus");
     assert!(listener.get("/metrics", SECRET, Some(&good)).await.starts_with("HTTP/1.1 200 "));
     assert!(listener.get("/metrics", "wrong", Some(&good)).await.starts_with("HTTP/1.1 401 "));
@@ -151,7 +156,7 @@ async fn open_connection_is_closed_when_the_client_authority_is_replaced() {
     let good = listener.ours.issue("prometheus");
     let mut open = listener.connect(Some(&good)).await.unwrap();
     assert!(ask(&mut open, SECRET).await.is_some());
-    let other = Authority::new(listener.dir.path(), "other");
+    let other = Authority::new(listener.node.dir.path(), "other");
     let server = listener.ours.issue("server").server(Some(other.certificate()));
     listener.certificate.replace(server.read().unwrap());
     let mut rest = Vec::new();

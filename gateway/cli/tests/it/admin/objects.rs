@@ -5,42 +5,42 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use http::StatusCode;
-use switchyard_core::Error;
+use switchyard_core::backend::Advisory;
+use switchyard_core::id::Owner;
+use switchyard_fake::BUSYBOX;
+use switchyard_operator::status::Part;
+use switchyard_operator_api::text::short;
 use switchyard_operator_api::{DevicesView, Disclosure, ImageView, InspectionView, Objects};
 
-use super::{Pages, down, part, run, up};
+use super::devices::Held;
+use super::node::{IMAGES, TestNode, broken, endless, pod};
+use super::{Pages, down, run, up};
 use crate::support::exe;
 
-/// The names of the only object.
+/// The names of tasks that are strange.
 const NAMES: [&str; 2] = ["shop/web 1/a%2Fb", "../x"];
 
-/// The only object of the status source, under several strange names.
-pub(super) fn inspect(name: &str, disclosure: Disclosure) -> switchyard_core::Result<InspectionView> {
-    if !NAMES.contains(&name) {
-        return Err(Error::not_found(format!("nothing has the name {name:?}")));
-    }
-    let value = (disclosure == Disclosure::Secrets).then(|| "hunter2".to_owned());
-    Ok(InspectionView {
-        kind: "task".into(),
-        display_name: name.into(),
-        environment: BTreeMap::from([("TOKEN".to_owned(), value)]),
-        ..InspectionView::default()
-    })
+/// The pages of a node with a pod.
+async fn with_pod() -> Pages {
+    let node = TestNode::new().await;
+    node.sandbox(pod()).await;
+    Pages::serve(node).await
 }
 
-/// The images of the status source.
-pub(super) fn images() -> Vec<ImageView> {
-    let held = |tag: &str, owner: &str| ImageView {
-        tags: vec![tag.to_owned()],
-        holders: BTreeMap::from([(owner.to_owned(), "open".to_owned())]),
-        ..ImageView::default()
-    };
-    vec![held("docker.io/library/one:1", "kubernetes"), held("docker.io/library/two:2", "nomad")]
+/// The pages of a node with tasks of strange names and a secret in the environment.
+async fn with_secrets() -> Pages {
+    let node = TestNode::new().await;
+    for name in NAMES {
+        let task = node.run(endless(Owner::Nomad, name)).await;
+        let process = serde_json::json!({ "args": ["serve"], "env": ["TOKEN=hunter2"] });
+        node.fake.set_runtime_spec(task.id, serde_json::json!({ "process": process }).to_string());
+    }
+    Pages::serve(node).await
 }
 
 #[tokio::test]
 async fn object_names_are_served_on_the_unix_socket_only() {
-    let pages = Pages::serve().await;
+    let pages = with_pod().await;
     let (status, body) = pages.get("/v1/objects").await;
     assert_eq!(status, StatusCode::OK);
     let objects: Objects = serde_json::from_str(&body).unwrap();
@@ -53,40 +53,52 @@ async fn object_names_are_served_on_the_unix_socket_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_line_shows_status_and_objects() {
-    let pages = Pages::serve().await;
-    pages.set(vec![part("cri", true, up()), part("network", false, down())]);
-    let socket = pages.dir.path().join("admin.sock").display().to_string();
+    let pages = with_pod().await;
+    pages.node.reporter.set([Part::needed("cri", up())]);
+    let runc =
+        Advisory { program: "runc".into(), version: "1.1.0".into(), ids: vec!["CVE-2024-21626".into()] };
+    pages.node.change_status(|status| {
+        status.network = broken();
+        status.advisories = vec![runc];
+    });
+    let socket = pages.socket();
     let output = run(&["status", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
     assert!(
-        text.contains(" is ready, process ") && text.contains("network  failed (not needed)  gone"),
+        text.contains(" is ready, process ") && text.contains("network   failed (not needed)  Broken: gone"),
         "{text}"
     );
     assert!(text.contains("runc     1.1.0    CVE-2024-21626\n"), "{text}");
     let output = run(&["ps", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("ababababababa  kubernetes  shop/web  ready  "), "{text}");
+    let sandboxes = pages.node.gateway.scope(Owner::Kubernetes).sandboxes().unwrap();
+    let id = short(&sandboxes[0].id.to_string());
+    assert!(text.contains(&format!("{id}  kubernetes  shop/web  ready  ")), "{text}");
     let output = run(&["ps", "--socket", &socket, "--output", "json"]).await;
-    assert!(serde_json::from_slice::<Objects>(&output.stdout).is_ok());
+    let objects: Objects = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(objects, pages.node.node().objects());
 
-    pages.set(vec![part("cri", true, down())]);
+    pages.node.reporter.set([Part::needed("cri", down())]);
     let output = run(&["status", "--socket", &socket]).await;
     assert_eq!(output.status.code(), Some(1));
 }
 
 #[tokio::test]
 async fn object_is_inspected_by_any_name_and_its_secrets_only_if_asked_for() {
-    let pages = Pages::serve().await;
+    let pages = with_secrets().await;
     let query = |name: &str| url::form_urlencoded::byte_serialize(name.as_bytes()).collect::<String>();
     for name in NAMES {
         let (status, body) = pages.get(&format!("/v1/inspect?name={}", query(name))).await;
         assert_eq!(status, StatusCode::OK, "{body}");
         let view: InspectionView = serde_json::from_str(&body).unwrap();
-        assert_eq!(view, inspect(name, Disclosure::Names).unwrap());
+        assert_eq!(view, pages.node.node().inspect(name, Disclosure::Names).await.unwrap());
+        assert_eq!((view.kind.as_str(), view.display_name.as_str()), ("task", name));
+        assert_eq!(view.environment, BTreeMap::from([("TOKEN".to_owned(), None)]));
         assert!(!body.contains("hunter2"));
         let (_, body) = pages.get(&format!("/v1/inspect?name={}&env=true", query(name))).await;
-        assert!(body.contains("hunter2"), "{body}");
+        let view: InspectionView = serde_json::from_str(&body).unwrap();
+        assert_eq!(view.environment, BTreeMap::from([("TOKEN".to_owned(), Some("hunter2".to_owned()))]));
     }
     assert_eq!(pages.get("/v1/inspect?name=other").await.0, StatusCode::NOT_FOUND);
     for wrong in ["", "?env=true", "?name=a&env=1", "?name=a&who=b"] {
@@ -99,13 +111,28 @@ async fn object_is_inspected_by_any_name_and_its_secrets_only_if_asked_for() {
 
 #[tokio::test]
 async fn lists_are_filtered_by_owner() {
-    let pages = Pages::serve().await;
+    let node = TestNode::new().await;
+    Held::on(&node).await;
+    for (owner, image) in [Owner::Kubernetes, Owner::Nomad].into_iter().zip(IMAGES) {
+        node.pull(owner, image).await;
+    }
+    let pages = Pages::serve(node).await;
     let (_, body) = pages.get("/v1/images?owner=nomad").await;
-    assert_eq!(serde_json::from_str::<Vec<ImageView>>(&body).unwrap(), images()[1..]);
-    let (_, body) = pages.get("/v1/objects?owner=nomad").await;
+    let images = serde_json::from_str::<Vec<ImageView>>(&body).unwrap();
+    // The task of Nomad uses the first one, which the host has pulled.
+    assert_eq!(
+        images.iter().map(|image| image.tags.as_slice()).collect::<Vec<_>>(),
+        [[BUSYBOX], [IMAGES[1]]]
+    );
+    assert_eq!(images[1].holders, BTreeMap::from([("nomad".to_owned(), "open".to_owned())]));
+    let (_, body) = pages.get("/v1/objects?owner=swarm").await;
     assert_eq!(serde_json::from_str::<Objects>(&body).unwrap(), Objects::default());
     let (_, body) = pages.get("/v1/objects?owner=kubernetes").await;
-    assert_eq!(serde_json::from_str::<Objects>(&body).unwrap().sandboxes.len(), 1);
+    let objects = serde_json::from_str::<Objects>(&body).unwrap();
+    assert_eq!((objects.sandboxes.len(), objects.tasks.len()), (1, 0));
+    let (_, body) = pages.get("/v1/objects?owner=nomad").await;
+    let objects = serde_json::from_str::<Objects>(&body).unwrap();
+    assert_eq!((objects.sandboxes.len(), objects.tasks.len()), (1, 1));
     let (_, body) = pages.get("/v1/devices?owner=kubernetes").await;
     let devices: DevicesView = serde_json::from_str(&body).unwrap();
     assert_eq!((devices.slots.len(), devices.ports.len(), devices.compute.reserved.len()), (0, 1, 0));
@@ -123,13 +150,18 @@ async fn lists_are_filtered_by_owner() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn command_line_shows_what_was_found_and_fails_for_what_was_not() {
-    let pages = Pages::serve().await;
-    let socket = pages.dir.path().join("admin.sock").display().to_string();
+    let pages = with_secrets().await;
+    pages.node.sandbox(pod()).await;
+    for (owner, image) in [Owner::Kubernetes, Owner::Nomad].into_iter().zip(IMAGES) {
+        pages.node.pull(owner, image).await;
+    }
+    let socket = pages.socket();
     let output = run(&["inspect", NAMES[0], "none", NAMES[1], "-o", "json", "--socket", &socket]).await;
     assert_eq!(output.status.code(), Some(1));
     let found: Vec<InspectionView> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found.iter().map(|view| view.display_name.as_str()).collect::<Vec<_>>(), NAMES);
-    assert_eq!(String::from_utf8(output.stderr).unwrap(), "switchyard: nothing has the name \"none\"\n");
+    let why = "switchyard: nothing has the name \"none\", or an id that begins so: `switchyard ps` lists sandboxes and tasks\n";
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), why);
     let output = run(&["inspect", NAMES[1], "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && text.contains("environment  TOKEN\n"), "{text}");
@@ -144,8 +176,9 @@ async fn command_line_shows_what_was_found_and_fails_for_what_was_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_prints_one_document_a_line_and_ends_with_its_reader() {
-    let pages = Pages::serve().await;
-    let socket = pages.dir.path().join("admin.sock").display().to_string();
+    let pages = with_pod().await;
+    pages.node.pull(Owner::Kubernetes, IMAGES[0]).await;
+    let socket = pages.socket();
     let watched = move |words: &'static [&'static str], lines: usize| {
         let mut watch = Command::new(exe())
             .args(words)
@@ -167,5 +200,5 @@ async fn watch_prints_one_document_a_line_and_ends_with_its_reader() {
     });
     let lines = lines.await.unwrap();
     assert_eq!((lines[3].as_str(), &lines[4..7], &lines[0..3]), ("", &lines[0..3], &lines[4..7]));
-    assert!(lines[0].starts_with("IMAGE ") && lines[1].starts_with("one:1 "), "{lines:?}");
+    assert!(lines[0].starts_with("IMAGE ") && lines[2].starts_with("one:1 "), "{lines:?}");
 }

@@ -1,76 +1,61 @@
 //! The status page: who may see what, under which names, and what hostile text does to it.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use http::header::{ALLOW, CONTENT_SECURITY_POLICY, COOKIE, HOST, REFRESH, SET_COOKIE};
 use http::{HeaderMap, Method, Request, StatusCode};
-use parking_lot::Mutex;
+use switchyard_config::ContainerMetrics;
+use switchyard_contract::specs;
+use switchyard_core::Error;
+use switchyard_core::id::Owner;
 use switchyard_core::operation::Caller;
+use switchyard_core::spec::{MemoryLimit, Meta, Output, Resources, SandboxSpec, Stdio, TaskSpec};
+use switchyard_fake::Method as BackendMethod;
 use switchyard_operator::admin::Reach;
-use switchyard_operator_api::{
-    InspectionView, LogView, Objects, PageLinkView, SandboxView, TaskLogView, TaskView,
-};
-use tempfile::TempDir;
+use switchyard_operator_api::PageLinkView;
 use tokio::time::{Instant, sleep};
 use tower::ServiceExt as _;
 
-use super::source::Fake;
-use super::{admin_pages, down, part, up};
+use super::node::{TestNode, broken, endless, labelled, pod};
 
 const HOSTILE: &str = "<script>alert(1)</script>\"'&\u{202e}\u{1b}[2J\nx";
 
-fn sandbox_id() -> String {
-    "5a".repeat(32)
+/// A sandbox that could not be stopped, and its task, which could not be started.
+struct Failed {
+    sandbox: String,
+    task: String,
 }
 
-fn task_id() -> String {
-    "7a".repeat(32)
-}
-
-/// The objects that the page inspects, besides those of other tests.
-pub(super) fn inspect(id: &str) -> Option<InspectionView> {
-    let is_task = id == task_id();
-    (is_task || id == sandbox_id()).then(|| InspectionView {
-        kind: if is_task { "task" } else { "sandbox" }.into(),
-        id: id.into(),
-        owner: "nomad".into(),
-        display_name: HOSTILE.into(),
-        state: "exited".into(),
-        reason: Some(format!("never started: {HOSTILE}")),
-        exit_code: is_task.then_some(3),
-        created_at: "2026-11-26T10:00:00Z".into(),
-        sandbox: is_task.then(sandbox_id),
-        environment: BTreeMap::from([("TOKEN_NAME".to_owned(), Some("hunter2".to_owned()))]),
-        labels: BTreeMap::from([("label-key".to_owned(), Some("label-value".to_owned()))]),
-        resources: BTreeMap::from([("memory_limit_bytes".to_owned(), "1048576".to_owned())]),
-        ..InspectionView::default()
-    })
-}
-
-/// Where the log of the page's task is.
-pub(super) fn log(id: &str, root: &Mutex<PathBuf>) -> Option<TaskLogView> {
-    (id == task_id()).then(|| TaskLogView {
-        id: id.into(),
-        owner: "nomad".into(),
-        display_name: HOSTILE.into(),
-        state: "exited".into(),
-        is_complete: true,
-        log: LogView::Cri { root: root.lock().clone(), path: "0.log".into() },
-    })
+/// Both are called what is hostile, and why they failed is hostile too. The task has secrets.
+async fn failed(node: &TestNode) -> Failed {
+    let scope = node.gateway.scope(Owner::Nomad);
+    let secret = |meta: Meta| labelled(meta, "label-key", "label-value");
+    let spec = specs::sandbox(Owner::Nomad, HOSTILE);
+    let sandbox = node.sandbox(SandboxSpec { meta: secret(spec.meta.clone()), ..spec }).await;
+    let spec = endless(Owner::Nomad, HOSTILE);
+    let spec = TaskSpec {
+        meta: secret(spec.meta.clone()),
+        resources: Resources { memory_limit_bytes: MemoryLimit::new(1 << 20).ok(), ..Resources::default() },
+        stdio: Stdio { output: Output::Log(node.dir.path().join("0.log")), ..Stdio::default() },
+        ..spec
+    };
+    let task = node.task(&sandbox, spec).await;
+    node.fake.set_runtime_spec(task.id, r#"{"process":{"args":["serve"],"env":["TOKEN_NAME=hunter2"]}}"#);
+    let failed = Failed { sandbox: sandbox.id.to_string(), task: task.id.to_string() };
+    node.fake.fail_next(BackendMethod::StartTask, Error::internal(HOSTILE));
+    scope.start_task(&failed.task).await.unwrap_err();
+    node.fake.fail_next(BackendMethod::StopSandbox, Error::internal(HOSTILE));
+    scope.stop_sandbox(&failed.sandbox).await.unwrap_err();
+    failed
 }
 
 /// The page as browsers reach it, and the unix socket.
 struct Site {
     network: Router,
     local: Router,
-    source: Arc<Fake>,
-    dir: TempDir,
+    node: TestNode,
 }
 
 /// An answer.
@@ -81,12 +66,19 @@ struct Answer {
 }
 
 impl Site {
-    fn new() -> Self {
-        let (admin, source, dir) = admin_pages();
-        *source.parts.lock() = vec![part("containerd", true, up()), part("network", false, down())];
-        *source.log.lock() = dir.path().to_owned();
+    /// Of a node with the pod `shop/web`, the task `jobs/train`, and a part that has failed.
+    async fn new() -> Self {
+        let node = TestNode::new().await;
+        node.sandbox(pod()).await;
+        node.run(endless(Owner::Nomad, "jobs/train")).await;
+        node.change_status(|status| status.network = broken());
+        Self::of(node)
+    }
+
+    fn of(node: TestNode) -> Self {
+        let admin = node.pages(ContainerMetrics::Local);
         admin.set_address("127.0.0.1:9640".parse().unwrap());
-        Self { network: admin.router(Reach::Network), local: admin.router(Reach::Local), source, dir }
+        Self { network: admin.router(Reach::Network), local: admin.router(Reach::Local), node }
     }
 
     async fn send(&self, request: Request<Body>) -> Answer {
@@ -135,21 +127,32 @@ impl Site {
 
 #[tokio::test]
 async fn strangers_see_health_and_counts_alone() {
-    let site = Site::new();
+    let site = Site::new().await;
+    let Failed { sandbox, task } = failed(&site.node).await;
+    let web = &site.node.gateway.scope(Owner::Kubernetes).sandboxes().unwrap()[0];
+    let id = web.id.to_string();
+    let ip = web.details.ips[0].to_string();
+    let secrets = ["shop/web", &id[..6], &ip, "gone", "jobs/train", "alert(1)"];
+    let cookie = site.open().await;
+    let page = site.get("/", &cookie).await.body;
+    assert!(secrets.iter().all(|secret| page.contains(secret)), "{page}");
     for cookie in ["", "switchyard-00000000=", "a=b; switchyard-00000000=00"] {
         let page = site.get("/", cookie).await;
         assert_eq!(page.status, StatusCode::OK);
         assert!(
-            page.body.contains(">containerd</th>") && page.body.contains("switchyard page"),
+            page.body.contains(">runtime</th>") && page.body.contains("switchyard page"),
             "{}",
             page.body
         );
-        for secret in ["shop/web", "ababab", "10.0.0.2", "gone", "jobs/train"] {
+        for secret in secrets {
             assert!(!page.body.contains(secret), "strangers are told of {secret}: {}", page.body);
         }
-        for path in
-            [format!("/tasks/{}", task_id()), format!("/sandboxes/{}", "0".repeat(64)), "/tasks/x".into()]
-        {
+        for path in [
+            format!("/tasks/{task}"),
+            format!("/sandboxes/{sandbox}"),
+            format!("/sandboxes/{}", "0".repeat(64)),
+            "/tasks/x".into(),
+        ] {
             let page = site.get(&path, cookie).await;
             assert_eq!(page.status, StatusCode::FORBIDDEN, "{path}");
             assert!(!page.body.contains("hunter2") && !page.body.contains("alert"), "{path}");
@@ -159,7 +162,7 @@ async fn strangers_see_health_and_counts_alone() {
 
 #[tokio::test]
 async fn link_opens_one_session_which_lasts_until_it_is_ended() {
-    let site = Site::new();
+    let site = Site::new().await;
     let link = site.link(0).await.unwrap();
     // What a scanner of links asks first uses nothing up.
     let head = site.ask(Method::HEAD, &link, "").await;
@@ -196,7 +199,7 @@ async fn link_opens_one_session_which_lasts_until_it_is_ended() {
 
 #[tokio::test]
 async fn root_alone_gets_links() {
-    let site = Site::new();
+    let site = Site::new().await;
     let member = nix::unistd::geteuid().as_raw() + 1000;
     assert_eq!(site.link(member).await.unwrap_err(), StatusCode::FORBIDDEN);
     let request = Request::post("/v1/page").header(HOST, "localhost").body(Body::empty()).unwrap();
@@ -205,7 +208,7 @@ async fn root_alone_gets_links() {
 
 #[tokio::test]
 async fn page_is_served_under_the_names_of_the_node_alone() {
-    let site = Site::new();
+    let site = Site::new().await;
     let cookie = site.open().await;
     for (host, expected) in [
         ("localhost", StatusCode::OK),
@@ -234,7 +237,7 @@ async fn page_is_served_under_the_names_of_the_node_alone() {
 
 #[tokio::test]
 async fn browsers_are_told_to_keep_the_page_to_itself() {
-    let site = Site::new();
+    let site = Site::new().await;
     let cookie = site.open().await;
     for path in ["/", "/style.css", "/enter?ticket=x", "/tasks/x"] {
         let answer = site.get(path, &cookie).await;
@@ -261,14 +264,15 @@ async fn browsers_are_told_to_keep_the_page_to_itself() {
 
 #[tokio::test]
 async fn object_is_shown_without_secrets_and_hostile_text_is_text() {
-    let site = Site::new();
+    let site = Site::of(TestNode::new().await);
+    let Failed { sandbox, task } = failed(&site.node).await;
     let cookie = site.open().await;
     std::fs::write(
-        site.dir.path().join("0.log"),
+        site.node.dir.path().join("0.log"),
         format!("2026-11-26T10:00:00Z stdout F {}\n", HOSTILE.replace('\n', " ")),
     )
     .unwrap();
-    for path in [format!("/tasks/{}", task_id()), format!("/sandboxes/{}", sandbox_id())] {
+    for path in [format!("/tasks/{task}"), format!("/sandboxes/{sandbox}")] {
         let page = site.get(&format!("{path}?refresh=10"), &cookie).await;
         assert_eq!(page.status, StatusCode::OK, "{}", page.body);
         assert!(page.body.contains("http-equiv=\"refresh\" content=\"10\""), "{}", page.body);
@@ -278,30 +282,32 @@ async fn object_is_shown_without_secrets_and_hostile_text_is_text() {
         for secret in ["TOKEN_NAME", "hunter2", "label-key", "label-value"] {
             assert!(!page.body.contains(secret), "{secret}: {}", page.body);
         }
-        assert!(page.body.contains("1.0 MiB") && page.body.contains("never started"), "{}", page.body);
     }
-    let task = site.get(&format!("/tasks/{}", task_id()), &cookie).await.body;
-    assert!(task.contains("exited (3)") && !task.contains("http-equiv"), "{task}");
-    assert_eq!(task.matches("alert(1)").count(), 4, "title, heading, reason and log: {task}");
+    let page = site.get(&format!("/tasks/{task}"), &cookie).await.body;
+    assert!(page.contains("exited (128)") && !page.contains("http-equiv"), "{page}");
+    assert!(page.contains("1.0 MiB") && page.contains("never started"), "{page}");
+    let places = "title, heading, name of the request, reason and log";
+    assert_eq!(page.matches("alert(1)").count(), 5, "{places}: {page}");
+    let page = site.get(&format!("/sandboxes/{sandbox}"), &cookie).await.body;
+    let places = "title, heading, name of the request, reason and task";
+    assert_eq!(page.matches("alert(1)").count(), 5, "{places}: {page}");
     // The kind has to be right, and the id whole.
-    for path in
-        [format!("/sandboxes/{}", task_id()), format!("/tasks/{}", "7".repeat(63)), "/tasks/%2e%2e".into()]
-    {
+    for path in [format!("/sandboxes/{task}"), format!("/tasks/{}", &task[..63]), "/tasks/%2e%2e".into()] {
         assert_eq!(site.get(&path, &cookie).await.status, StatusCode::NOT_FOUND, "{path}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn page_does_not_wait_for_a_reading_that_hangs() {
-    let site = Site::new();
+    let site = Site::new().await;
     let cookie = site.open().await;
-    site.source.containers.hang.store(true, Ordering::Relaxed);
+    let hold = site.node.fake.hold(BackendMethod::TaskMetrics);
     let begin = Instant::now();
     let page = site.get("/", &cookie).await.body;
     assert!(page.contains("What tasks use is being read"), "{page}");
     // The clock of the test goes on only by what is waited for.
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
-    site.source.containers.hang.store(false, Ordering::Relaxed);
+    drop(hold);
     // The reading that hangs has a time limit.
     sleep(Duration::from_secs(10)).await;
     let page = site.get("/", &cookie).await.body;
@@ -310,44 +316,21 @@ async fn page_does_not_wait_for_a_reading_that_hangs() {
 
 #[tokio::test]
 async fn a_thousand_tasks_are_listed_page_by_page_and_by_owner() {
-    let site = Site::new();
-    let mut objects = Objects::default();
+    let node = TestNode::new().await;
     for number in 0..1000 {
-        let owner = if number % 4 == 0 { "nomad" } else { "kubernetes" };
-        let id = format!("{number:064x}");
-        objects.sandboxes.push(SandboxView {
-            id: id.clone(),
-            owner: owner.into(),
-            name: format!("s{number:04}"),
-            display_name: format!("s{number:04}"),
-            names: BTreeMap::new(),
-            state: "ready".into(),
-            handler: String::new(),
-            ips: Vec::new(),
-            created_at: "2026-11-26T10:00:00Z".into(),
-        });
-        objects.tasks.push(TaskView {
-            id: format!("{:064x}", number + 5000),
-            sandbox: id,
-            owner: owner.into(),
-            name: format!("s{number:04}/{HOSTILE}"),
-            display_name: format!("s{number:04}/{HOSTILE}"),
-            names: BTreeMap::new(),
-            state: "running".into(),
-            image: "docker.io/library/nginx:1".into(),
-            pid: Some(7),
-            exit_code: None,
-            created_at: "2026-11-26T10:00:00Z".into(),
-        });
+        let owner = if number < 750 { Owner::Kubernetes } else { Owner::Nomad };
+        let name = format!("s{number:04}");
+        let sandbox = node.sandbox(specs::sandbox(owner, &name)).await;
+        node.start(&sandbox, endless(owner, &format!("{name}/{HOSTILE}"))).await;
     }
-    *site.source.objects.lock() = Some(objects);
+    let site = Site::of(node);
     let cookie = site.open().await;
     let first = site.get("/", &cookie).await.body;
     assert!(first.contains("Sandboxes 1 to 100 of 1000") && first.contains("Page 1 of 10"), "{first}");
     assert!(first.contains("s0099") && !first.contains("s0100") && !first.contains("<script"));
     assert!(first.contains("kubernetes (750)") && first.contains("nomad (250)"), "{first}");
     let last = site.get("/?owner=nomad&page=9&refresh=30", &cookie).await.body;
-    assert!(last.contains("Sandboxes 201 to 250 of 250") && last.contains("s0996"), "{last}");
+    assert!(last.contains("Sandboxes 201 to 250 of 250") && last.contains("s0999"), "{last}");
     assert!(last.contains("href=\"/?owner=nomad&#38;page=2&#38;refresh=30\""), "{last}");
     // A number of seconds is taken as near as it can be.
     let slow = site.get("/?refresh=70000", &cookie).await.body;

@@ -1,27 +1,73 @@
 //! Tests of the pages about replaced programs, and of restarts on request.
 
-use http::{Method, StatusCode};
-use switchyard_operator_api::RestartReport;
+use std::fs;
+use std::process::{Child, Command};
+use std::sync::Arc;
 
+use http::{Method, StatusCode};
+use switchyard_operator::control::RestartError;
+use switchyard_operator_api::{RestartReport, StatusReport};
+
+use super::node::{TestNode, TestProcess};
 use super::{Pages, run};
+
+/// A process that is killed when it is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // An error means that it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replaced_program_is_shown_with_what_to_do() {
-    let pages = Pages::serve().await;
-    let socket = pages.dir.path().join("admin.sock").display().to_string();
-    let output = run(&["status", "--socket", &socket]).await;
-    let text = String::from_utf8(output.stdout).unwrap();
-    let told = "containerd (process 4711) goes on with a former /usr/bin/containerd: `switchyard restart containerd`";
-    assert!(text.contains(told), "{text}");
-    let (_, metrics) = pages.get("/metrics").await;
-    assert!(metrics.contains("switchyard_replaced_programs{part=\"containerd\"} 1\n"), "{metrics}");
+    let node = TestNode::new().await;
+    let program = node.dir.path().join("containerd");
+    let newer = node.dir.path().join("containerd.new");
+    for file in [&program, &newer] {
+        // Copied by another process: a child that another test forks meanwhile would inherit a descriptor for writing, and
+        // executing the file would fail with ETXTBSY.
+        assert!(Command::new("cp").arg("/bin/sleep").arg(file).status().unwrap().success());
+    }
+    let running = Running(Command::new(&program).arg("1000").spawn().unwrap());
+    let pid = i32::try_from(running.0.id()).unwrap();
+    let node = node.with_process(&Arc::new(TestProcess::new("containerd").with_pid(pid)));
+    let pages = Pages::serve(node).await;
+    let socket = pages.socket();
+    let program = program.display().to_string();
+    let told = format!(
+        "containerd (process {pid}) goes on with a former {program}: `switchyard restart containerd`"
+    );
+    for (is_replaced, metric) in [
+        (false, "switchyard_replaced_programs{part=\"containerd\"} 0\n"),
+        (true, "switchyard_replaced_programs{part=\"containerd\"} 1\n"),
+    ] {
+        if is_replaced {
+            fs::rename(&newer, &program).unwrap();
+        }
+        let output = run(&["status", "--socket", &socket]).await;
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.contains(&told), is_replaced, "{text}");
+        let (_, metrics) = pages.get("/metrics").await;
+        assert!(metrics.contains(metric), "{metrics}");
+    }
     let network = pages.get_tcp("/statusz").await;
-    assert!(!network.contains("4711") && !network.contains("/usr/bin"), "{network}");
+    assert!(!network.contains(&program) && !network.contains(&format!("process {pid}")), "{network}");
+    let report: StatusReport = serde_json::from_str(network.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!((report.pid, report.programs), (None, Vec::new()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn part_is_restarted_on_the_unix_socket_only() {
-    let pages = Pages::serve().await;
+    let containerd = TestProcess::new("containerd")
+        .with_restart(|| Ok(RestartReport { part: "containerd".into(), before: Some(4711), after: 4712 }));
+    let logkeeper = TestProcess::new("logkeeper")
+        .with_restart(|| Err(RestartError::External { name: "logkeeper", pid: 4713 }));
+    let node = TestNode::new().await.with_process(&Arc::new(containerd)).with_process(&Arc::new(logkeeper));
+    let pages = Pages::serve(node).await;
     let (status, body) = pages.ask(Method::POST, "/v1/restart/containerd").await;
     assert_eq!(status, StatusCode::OK, "{body}");
     let done: RestartReport = serde_json::from_str(&body).unwrap();
@@ -33,7 +79,7 @@ async fn part_is_restarted_on_the_unix_socket_only() {
     let request = "POST /v1/restart/containerd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     assert!(pages.say(request).await.starts_with("HTTP/1.1 404 "));
 
-    let socket = pages.dir.path().join("admin.sock").display().to_string();
+    let socket = pages.socket();
     let output = run(&["restart", "containerd", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text, "containerd: process 4711 before, process 4712 now; containers went on\n");

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde_json::json;
-use switchyard_core::gateway::{Gateway, Limits as GatewayLimits};
 use switchyard_core::id::Owner;
 use switchyard_core::operation::Operations;
-use switchyard_daemon::node::swarm::SwarmHandle;
-use switchyard_fake::Fake as FakeBackend;
+use switchyard_daemon::reports::swarm::SwarmHandle;
 use switchyard_operator_api::SwarmView;
 use switchyard_socket::channel;
 use switchyard_swarm::{
@@ -17,6 +15,7 @@ use switchyard_swarm::{
 };
 use tokio::sync::watch;
 
+use super::node::TestNode;
 use super::{Pages, run};
 use crate::support::soon;
 
@@ -49,25 +48,22 @@ impl Executor for NoTasks {
     }
 }
 
-/// Pages of a node that is in no swarm.
+/// Pages of a node that may take part in a swarm, and is in none.
 async fn pages() -> Pages {
-    let pages = Pages::serve().await;
-    let gateway = Gateway::new(Arc::new(FakeBackend::new()), GatewayLimits::default());
-    gateway.recover().await.unwrap();
-    let (node, actor) = SwarmNode::new(NodeParts {
-        dir: pages.dir.path().join("swarm"),
+    let node = TestNode::new().await;
+    let (swarm, actor) = SwarmNode::new(NodeParts {
+        dir: node.dir.path().join("swarm"),
         join_by_file: None,
-        scope: gateway.scope(Owner::Swarm),
+        scope: node.gateway.scope(Owner::Swarm),
         operations: Operations::default(),
         maker: Arc::new(NoTasks),
     });
     tokio::spawn(actor.run());
-    pages.source.swarm.set(SwarmHandle::new(node)).unwrap();
-    pages
+    Pages::serve(node.with_swarm(Arc::new(SwarmHandle::new(swarm)))).await
 }
 
 async fn post(pages: &Pages, body: impl Into<Bytes>) -> (StatusCode, String) {
-    let socket = pages.dir.path().join("admin.sock");
+    let socket = pages.node.dir.path().join("admin.sock");
     let answer = soon("an answer", channel::post_json(&socket, "/v1/swarm/join", body.into())).await;
     let (status, body) = answer.unwrap();
     (status, String::from_utf8(body.to_vec()).unwrap())
@@ -81,12 +77,13 @@ async fn view(pages: &Pages) -> SwarmView {
 
 #[tokio::test]
 async fn membership_is_served_on_the_unix_socket_only() {
-    let starting = Pages::serve().await;
+    let outside = Pages::serve(TestNode::new().await).await;
     for (method, path) in
         [(Method::GET, "/v1/swarm"), (Method::DELETE, "/v1/swarm"), (Method::POST, "/v1/swarm/join")]
     {
-        let (status, body) = starting.ask(method, path).await;
-        assert!(status == StatusCode::SERVICE_UNAVAILABLE && body.contains("starting"), "{path}: {body}");
+        let (status, body) = outside.ask(method, path).await;
+        let why = "this node takes part in no swarm: swarm.enabled is false in its configuration\n";
+        assert_eq!((status, body.as_str()), (StatusCode::CONFLICT, why), "{path}");
     }
     let pages = pages().await;
     assert_eq!(view(&pages).await.state, "not_joined");
@@ -116,8 +113,8 @@ async fn hostile_bodies_are_refused_and_never_shown() {
 #[tokio::test(flavor = "multi_thread")]
 async fn join_in_progress_is_told_and_can_be_given_up() {
     let pages = pages().await;
-    let socket = pages.dir.path().join("admin.sock").display().to_string();
-    let token = pages.dir.path().join("token");
+    let socket = pages.socket();
+    let token = pages.node.dir.path().join("token");
     std::fs::write(&token, TOKEN).unwrap();
     let token = token.display().to_string();
     let joining = {

@@ -1,41 +1,61 @@
 //! The named volumes of the node.
 
-use http::{Method, StatusCode};
-use switchyard_core::Error;
-use switchyard_core::id::Owner;
-use switchyard_operator_api::VolumeView;
+use std::path::PathBuf;
+use std::sync::Arc;
 
+use http::{Method, StatusCode};
+use switchyard_core::id::Owner;
+use switchyard_core::spec::{Mount, MountSource, Propagation, TaskSpec};
+use switchyard_core::table::Task;
+use switchyard_operator_api::VolumeView;
+use switchyard_operator_api::text::short;
+
+use super::node::{TestNode, endless};
 use super::{Pages, run};
 
-/// The volumes of the stub.
-pub(super) fn all() -> Vec<VolumeView> {
-    let volume = |owner: &str, name: &str, tasks: &[&str]| VolumeView {
-        owner: owner.into(),
-        name: name.into(),
-        created_at: None,
-        tasks: tasks.iter().map(|task| task.repeat(32)).collect(),
+/// A running task with a volume.
+async fn volume_user(node: &TestNode, owner: Owner, volume: &str) -> Arc<Task> {
+    let mount = Mount {
+        destination: "/data".into(),
+        source: MountSource::Volume { name: volume.into(), sub_path: PathBuf::new() },
+        readonly: false,
+        recursive_readonly: false,
+        propagation: Propagation::Private,
+        id_mapped: false,
+        selinux_relabel: false,
+        options: Vec::new(),
     };
-    vec![volume("nomad", "cache", &["ab"]), volume("swarm", "data", &[]), volume("swarm", "used", &["cd"])]
+    let name = format!("user of {volume}");
+    node.run(TaskSpec { mounts: vec![mount], ..endless(owner, &name) }).await
 }
 
-/// Removes nothing that is used or not there.
-pub(super) fn remove(owner: Owner, name: &str) -> switchyard_core::Result<()> {
-    let known = all().into_iter().find(|volume| volume.owner == owner.as_str() && volume.name == name);
-    match known {
-        None => Err(Error::not_found(format!("{owner} has no volume {name:?}"))),
-        Some(volume) if volume.tasks.is_empty() => Ok(()),
-        Some(_) => Err(Error::failed_precondition(format!("volume {name:?} is used by task cd"))),
-    }
+/// The pages of a node on which Nomad has the volume `cache`, and Swarm has `data`, which no task has any more, and `used`
+/// of this task.
+async fn pages() -> (Pages, String) {
+    let node = TestNode::new().await;
+    volume_user(&node, Owner::Nomad, "cache").await;
+    let gone = volume_user(&node, Owner::Swarm, "data").await;
+    node.gateway.scope(Owner::Swarm).remove_task(&gone.id.to_string()).await.unwrap();
+    let user = volume_user(&node, Owner::Swarm, "used").await.id.to_string();
+    (Pages::serve(node).await, user)
 }
 
 #[tokio::test]
 async fn volumes_are_listed_and_removed_on_the_unix_socket_only() {
-    let pages = Pages::serve().await;
+    let (pages, user) = pages().await;
     let (status, body) = pages.get("/v1/volumes?owner=swarm").await;
-    assert_eq!(
-        (status, serde_json::from_str::<Vec<VolumeView>>(&body).unwrap()),
-        (StatusCode::OK, all()[1..].to_vec())
-    );
+    let volume = |name: &str, tasks: &[&String]| VolumeView {
+        owner: "swarm".into(),
+        name: name.into(),
+        created_at: None,
+        tasks: tasks.iter().map(ToString::to_string).collect(),
+    };
+    let expected = vec![volume("data", &[]), volume("used", &[&user])];
+    assert_eq!((status, serde_json::from_str::<Vec<VolumeView>>(&body).unwrap()), (StatusCode::OK, expected));
+    let (_, body) = pages.get("/v1/volumes").await;
+    assert_eq!(serde_json::from_str::<Vec<VolumeView>>(&body).unwrap().len(), 3);
+    let words = "DELETE /v1/volumes/swarm/data HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    assert!(pages.say(words).await.starts_with("HTTP/1.1 404"));
     for (path, expected) in [
         ("/v1/volumes/swarm/data", StatusCode::NO_CONTENT),
         ("/v1/volumes/swarm/used", StatusCode::CONFLICT),
@@ -48,21 +68,22 @@ async fn volumes_are_listed_and_removed_on_the_unix_socket_only() {
         assert_eq!(status, expected, "{path}: {text}");
     }
     assert!(pages.get_tcp("/v1/volumes").await.starts_with("HTTP/1.1 404"));
-    let words = "DELETE /v1/volumes/swarm/data HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    assert!(pages.say(words).await.starts_with("HTTP/1.1 404"));
+    let left = pages.node.gateway.volumes().await.unwrap();
+    assert_eq!(left.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["cache", "used"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn command_line_lists_and_removes_volumes() {
-    let pages = Pages::serve().await;
-    let socket = pages.dir.path().join("admin.sock").display().to_string();
+    let (pages, user) = pages().await;
+    let socket = pages.socket();
     let output = run(&["volume", "ls", "--owner", "swarm", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(text, "OWNER  NAME  AGE  TASKS\nswarm  data  -    -\nswarm  used  -    cdcdcdcdcdcdc\n");
+    let shown = short(&user);
+    assert_eq!(text, format!("OWNER  NAME  AGE  TASKS\nswarm  data  -    -\nswarm  used  -    {shown}\n"));
     let output = run(&["volume", "rm", "data", "used", "data", "--socket", &socket]).await;
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b"removed data\n"[..]));
     let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(text, "switchyard: volume \"used\" is used by task cd\n");
+    assert_eq!(text, format!("switchyard: volume \"used\" is used by task {user}\n"));
     let output = run(&["volume", "rm", "--owner", "nomad", "data", "--socket", &socket]).await;
     assert!(String::from_utf8(output.stderr).unwrap().contains("nomad has no volume \"data\""));
     let output = run(&["volume", "rm", "../data", "--socket", &socket]).await;

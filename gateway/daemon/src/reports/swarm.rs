@@ -1,8 +1,8 @@
 //! The node's part in a swarm, as operators see and change it.
 
 use switchyard_core::{Error, ErrorKind, Result};
-use switchyard_operator::control::SwarmControl;
-use switchyard_operator::metrics::SwarmFigures;
+use switchyard_operator::control::{Reporter, SwarmControl};
+use switchyard_operator::metrics::{ReportedFigures, SwarmFigures};
 use switchyard_operator::status::{Condition, Part};
 use switchyard_operator_api::text::rfc3339;
 use switchyard_operator_api::{DepartureView, SwarmJoin, SwarmView};
@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 
 use crate::wiring::proto_availability;
 
-/// The node's part in a swarm, for the admin server.
+/// The node's part in a swarm, for operators.
 #[derive(Debug)]
 pub struct SwarmHandle(SwarmNode);
 
@@ -25,19 +25,21 @@ impl SwarmHandle {
     pub const fn new(node: SwarmNode) -> Self {
         Self(node)
     }
+}
 
-    pub(super) fn status(&self) -> NodeStatus {
-        self.0.status()
+impl Reporter for SwarmHandle {
+    fn parts(&self) -> Vec<Part> {
+        part(&self.0.status()).into_iter().collect()
+    }
+
+    fn count(&self, figures: &mut ReportedFigures) {
+        figures.swarm = Some(self::figures(&self.0.status()));
     }
 }
 
 impl SwarmControl for SwarmHandle {
     fn view(&self) -> SwarmView {
         view(self.0.status())
-    }
-
-    fn figures(&self) -> SwarmFigures {
-        figures(&self.0.status())
     }
 
     fn join(&self, request: SwarmJoin) -> BoxFuture<'_, Result<()>> {
@@ -85,7 +87,7 @@ fn figures(status: &NodeStatus) -> SwarmFigures {
 
 /// The part; `None` while the node is in no swarm and does not try to join one. It is not needed: other orchestrators
 /// do not depend on it.
-pub(super) fn part(status: &NodeStatus) -> Option<Part> {
+fn part(status: &NodeStatus) -> Option<Part> {
     let condition = match &status.phase {
         NodePhase::NotJoined { .. } => return None,
         NodePhase::Joining { error: None } => Condition::Down("is joining".to_owned()),
@@ -94,7 +96,7 @@ pub(super) fn part(status: &NodeStatus) -> Option<Part> {
         NodePhase::Leaving(_) => Condition::Down("is leaving".to_owned()),
         NodePhase::Ended { member: _, error } => Condition::Down(error.clone()),
     };
-    Some(Part { name: "swarm", needed: false, condition })
+    Some(Part::optional("swarm", condition))
 }
 
 /// The node's part in a swarm, for display.

@@ -1,0 +1,9 @@
+//! What frontends, devices and the node's part in a swarm report to operators.
+
+mod devices;
+mod frontends;
+pub mod plugins;
+pub mod swarm;
+
+pub(crate) use devices::DeviceReport;
+pub(crate) use frontends::{CriReport, NomadReport, Serving};

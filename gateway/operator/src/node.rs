@@ -1,0 +1,277 @@
+//! What the operator's pages show of a node and change on it: the objects of all owners, and the parts of the daemon.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use switchyard_core::backend::Advisory;
+use switchyard_core::blocking_pool::BlockingPool;
+use switchyard_core::gateway::{Gateway, PullsByResult};
+use switchyard_core::id::{LeaseToken, Owner};
+use switchyard_core::table::Counts;
+use switchyard_core::{Error, Result, threads};
+use switchyard_logkeeper::Client;
+use switchyard_logkeeper::protocol::Stats;
+use switchyard_operator_api::programs::{self, ProgramView};
+use switchyard_operator_api::{
+    DevicesView, Disclosure, ImageView, InspectionView, Objects, TaskLogView, VolumeView,
+};
+use tokio::sync::watch;
+
+use crate::container_metrics::{self, ContainerReading};
+use crate::control::{PluginHost, Reporter, RestartableProcess, SwarmControl};
+use crate::inspect;
+use crate::metrics::ReportedFigures;
+use crate::owners::Owners;
+use crate::status::Part;
+use crate::task_logs;
+
+mod backend_parts;
+
+/// How long the files of programs may take to be looked at.
+const PROGRAMS_LIMIT: Duration = Duration::from_secs(2);
+
+/// A node, for the pages. No method blocks on the component that it describes.
+#[derive(Debug)]
+pub struct Node {
+    sources: NodeSources,
+    /// For queries of the files of programs.
+    files: BlockingPool,
+}
+
+/// What the pages are about.
+pub struct NodeSources {
+    /// The objects of all owners, devices and images.
+    pub gateway: Gateway,
+    /// What frontends know of these objects.
+    pub owners: Owners,
+    /// The client of the logkeeper.
+    pub logs: Client,
+    /// Why the last attempt to recover has failed; `None` before one has.
+    pub recovery_error: watch::Receiver<Option<String>>,
+    /// The processes that the daemon needs, in the order of display.
+    pub processes: Vec<Arc<dyn RestartableProcess>>,
+    /// All other components that report, in the order of display. They come after the processes and the backend.
+    pub reporters: Vec<Arc<dyn Reporter>>,
+    /// Vendors' device plugins.
+    pub plugins: Arc<dyn PluginHost>,
+    /// The node's part in a swarm; `None` if the configuration allows none.
+    pub swarm: Option<Arc<dyn SwarmControl>>,
+}
+
+impl std::fmt::Debug for NodeSources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeSources").finish_non_exhaustive()
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    /// The node with these components.
+    #[must_use]
+    pub fn new(sources: NodeSources) -> Self {
+        Self { sources, files: BlockingPool::new(threads::FILES_POOL, PROGRAMS_LIMIT) }
+    }
+
+    fn gateway(&self) -> &Gateway {
+        &self.sources.gateway
+    }
+
+    /// The parts, in the order in which they come up. Takes a few seconds at most. It may be dropped at any time.
+    pub async fn parts(&self) -> Vec<Part> {
+        let NodeSources { gateway, recovery_error, processes, reporters, .. } = &self.sources;
+        // The backend comes first, since it may take a moment: the others report how they are after that.
+        let backend = backend_parts::read(gateway, recovery_error).await;
+        let mut parts: Vec<_> = processes.iter().flat_map(|process| process.parts()).collect();
+        parts.extend(backend);
+        parts.extend(reporters.iter().flat_map(|reporter| reporter.parts()));
+        parts
+    }
+
+    /// The figures of the components that report.
+    #[must_use]
+    pub fn figures(&self) -> ReportedFigures {
+        let mut figures = ReportedFigures::default();
+        for reporter in &self.sources.reporters {
+            reporter.count(&mut figures);
+        }
+        figures
+    }
+
+    /// Programs whose versions have known vulnerabilities.
+    #[must_use]
+    pub fn advisories(&self) -> Vec<Advisory> {
+        self.gateway().status().advisories
+    }
+
+    /// Sandboxes by owner and state.
+    #[must_use]
+    pub fn count_sandboxes(&self) -> Counts {
+        self.gateway().count_sandboxes()
+    }
+
+    /// Tasks by owner and state.
+    #[must_use]
+    pub fn count_tasks(&self) -> Counts {
+        self.gateway().count_tasks()
+    }
+
+    /// The number of images; `None` before recovery, or if they cannot be listed now.
+    pub async fn count_images(&self) -> Option<u64> {
+        if !self.gateway().is_recovered() {
+            return None;
+        }
+        match self.gateway().images().list().await {
+            Ok(images) => u64::try_from(images.len()).ok(),
+            Err(error) => {
+                tracing::debug!(error = error.report(), "images cannot be counted");
+                None
+            }
+        }
+    }
+
+    /// The number of image pulls that have ended, by result.
+    #[must_use]
+    pub fn count_pulls(&self) -> PullsByResult {
+        self.gateway().count_pulls()
+    }
+
+    /// The node's part in a swarm; `None` if the configuration allows none.
+    #[must_use]
+    pub fn swarm(&self) -> Option<&dyn SwarmControl> {
+        self.sources.swarm.as_deref()
+    }
+
+    /// The logkeeper's counters; `None` if it does not answer.
+    pub async fn log_figures(&self) -> Option<Stats> {
+        match self.sources.logs.stats().await {
+            Ok(stats) => Some(stats),
+            Err(error) => {
+                tracing::debug!(%error, "cannot query the logkeeper's counters");
+                None
+            }
+        }
+    }
+
+    /// All sandboxes and tasks, of all owners; none before recovery.
+    #[must_use]
+    pub fn objects(&self) -> Objects {
+        let mut sandboxes = Vec::new();
+        let mut tasks = Vec::new();
+        for scope in Owner::ALL.map(|owner| self.gateway().scope(owner)) {
+            // The tasks come first: then the sandboxes of new ones are in the list.
+            tasks.extend(scope.tasks().unwrap_or_default());
+            sandboxes.extend(scope.sandboxes().unwrap_or_default());
+        }
+        Objects::of(&sandboxes, &tasks, |sandbox, task| self.sources.owners.names(sandbox, task))
+    }
+
+    /// All that is known of the sandbox or task that is meant by a name. It may be dropped at any time.
+    ///
+    /// # Errors
+    /// Those of [`inspect::read`].
+    pub async fn inspect(&self, name: &str, disclosure: Disclosure) -> Result<InspectionView> {
+        inspect::read(self.gateway(), &self.sources.owners, name, disclosure).await
+    }
+
+    /// The images, with their holders and users. It may be dropped at any time.
+    ///
+    /// # Errors
+    /// Those of [`inspect::images`].
+    pub async fn images(&self) -> Result<Vec<ImageView>> {
+        inspect::images(self.gateway()).await
+    }
+
+    /// The named volumes, with the tasks that have them.
+    ///
+    /// # Errors
+    /// Those of [`Gateway::volumes`].
+    pub async fn volumes(&self) -> Result<Vec<VolumeView>> {
+        Ok(self.gateway().volumes().await?.into_iter().map(VolumeView::from).collect())
+    }
+
+    /// Removes a named volume that no task has. If it is dropped, the removal continues.
+    ///
+    /// # Errors
+    /// `NotFound` if the owner has no such volume; otherwise those of the removal.
+    pub async fn remove_volume(&self, owner: Owner, name: String) -> Result<()> {
+        // The removal of one that does not exist succeeds, and the name may be misspelt.
+        let volumes = self.gateway().volumes().await?;
+        if !volumes.iter().any(|volume| volume.owner == owner && volume.name == name) {
+            let why = format!("{owner} has no volume {name:?}: `switchyard volume ls` lists them");
+            return Err(Error::not_found(why));
+        }
+        self.gateway().scope(owner).remove_volume(name).await
+    }
+
+    /// Devices and host ports, with the names that people give their holders.
+    #[must_use]
+    pub fn named_devices(&self) -> DevicesView {
+        self.devices().with_display_names(|sandbox| self.display_name(sandbox))
+    }
+
+    /// Devices and host ports, with their holders.
+    #[must_use]
+    pub fn devices(&self) -> DevicesView {
+        DevicesView::of(&self.gateway().ledger_report(), self.sources.plugins.view())
+    }
+
+    /// What people call the sandbox with this id; `None` if there is none.
+    fn display_name(&self, sandbox: &str) -> Option<String> {
+        let id = sandbox.parse().ok()?;
+        let mut found =
+            Owner::ALL.into_iter().filter_map(|owner| self.gateway().scope(owner).sandbox_by_id(id).ok());
+        found.next().map(|sandbox| self.sources.owners.names(&sandbox, None).to_string())
+    }
+
+    /// The processes of this node that belong to Switchyard, with their programs; those that are not known now
+    /// are left out.
+    pub async fn programs(&self) -> Vec<ProgramView> {
+        let own = i32::try_from(std::process::id()).ok().map(|pid| ("daemon", pid));
+        let needed =
+            self.sources.processes.iter().filter_map(|process| Some((process.name(), process.pid()?)));
+        let processes: Vec<_> = own.into_iter().chain(needed).collect();
+        let look = move || {
+            let seen = processes.into_iter().filter_map(|(part, pid)| programs::of_process(part, pid));
+            Ok(seen.collect())
+        };
+        self.files.run("the programs of the daemon".to_owned(), look).await.unwrap_or_else(|error| {
+            tracing::debug!(error = error.report(), "the files of programs cannot be compared");
+            Vec::new()
+        })
+    }
+
+    /// The process with this name; `None` if the daemon needs none of that name, or cannot restart it.
+    #[must_use]
+    pub fn process(&self, name: &str) -> Option<&dyn RestartableProcess> {
+        self.sources.processes.iter().map(AsRef::as_ref).find(|process| process.name() == name)
+    }
+
+    /// Reads the metrics of all running containers. It may be dropped at any time.
+    ///
+    /// # Errors
+    /// Those of [`container_metrics::read`].
+    pub fn read_containers(&self) -> BoxFuture<'static, Result<ContainerReading>> {
+        let gateway = self.gateway().clone();
+        let owners = self.sources.owners.clone();
+        Box::pin(async move { container_metrics::read(&gateway, &owners).await })
+    }
+
+    /// Finds a task by the beginning of its id or by its name, and where its log is.
+    ///
+    /// # Errors
+    /// Those of [`task_logs::find`].
+    pub async fn task_log(&self, task: &str) -> Result<TaskLogView> {
+        let NodeSources { gateway, owners, logs, .. } = &self.sources;
+        task_logs::find(gateway, owners, logs, task).await
+    }
+
+    /// Ends a lease of devices that no sandbox uses.
+    ///
+    /// # Errors
+    /// Those of [`Gateway::release_lease`].
+    pub async fn release_lease(&self, token: LeaseToken) -> Result<()> {
+        self.gateway().release_lease(token).await
+    }
+}
