@@ -32,7 +32,6 @@ targets! {
     registry_manifest: switchyard_registry::fuzzing::manifest, 4_000;
     registry_reference: switchyard_registry::fuzzing::reference, 4_000;
     logkeeper_log: switchyard_logkeeper::fuzzing::log_file, 2_000;
-    logkeeper_mountinfo: switchyard_logkeeper::fuzzing::mountinfo, 4_000;
     logkeeper_output: switchyard_logkeeper::fuzzing::output, 4_000;
     logkeeper_position: switchyard_logkeeper::fuzzing::position_record, 4_000;
     logkeeper_reply: switchyard_logkeeper::fuzzing::reply, 4_000;
@@ -54,9 +53,8 @@ targets! {
     device_host_messages: switchyard_device_host::fuzzing::messages, 4_000;
     kubelet_messages: switchyard_device_plugin::fuzzing::messages, 4_000;
     message_shapes: switchyard_proto::fuzzing::message_shapes, 4_000;
-    mountinfo: switchyard_namespaces::fuzzing::mountinfo, 4_000;
+    mountinfo: switchyard_linux::mounts::check, 4_000;
     nomad_configs: switchyard_nomad::fuzzing::configs, 4_000;
-    propagation: switchyard_runtime_spec::fuzzing::propagation, 4_000;
     seccomp: switchyard_runtime_spec::fuzzing::seccomp, 4_000;
     spdy_frames: switchyard_streaming::fuzzing::frames, 4_000;
     streaming_session: switchyard_streaming::fuzzing::session, 1_000;

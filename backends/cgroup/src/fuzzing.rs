@@ -1,6 +1,8 @@
 //! Fuzz targets: properties that hold for any text in the files of cgroups and of `/proc`. Called only by
 //! fuzzers and tests.
 
+use switchyard_linux::mounts::MountTable;
+
 use crate::hierarchy::Hierarchy;
 use crate::{net, parse};
 
@@ -24,7 +26,7 @@ pub fn files(data: &[u8]) {
         }
     }
     assert!(net::parse(text).iter().all(|interface| !interface.name.is_empty()));
-    if let Ok(hierarchy) = Hierarchy::from_mountinfo(text) {
+    if let Ok(hierarchy) = Hierarchy::of_mounts(&MountTable::from_text(data)) {
         assert!(!hierarchy.mounts().is_empty());
     }
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use switchyard_linux::mounts::{self, MountTable};
+
 use crate::error::{Error, Result};
 use crate::group::Group;
 
@@ -38,21 +40,19 @@ impl Hierarchy {
     /// The hierarchies that are mounted in this process's mount namespace.
     ///
     /// # Errors
-    /// [`Error::File`] if `/proc/self/mountinfo` cannot be read, [`Error::NoHierarchy`] if none is mounted.
+    /// [`Error::File`] if the mounts cannot be read, [`Error::NoHierarchy`] if none is mounted.
     pub fn detect() -> Result<Self> {
-        let path = PathBuf::from("/proc/self/mountinfo");
-        match fs::read(&path) {
-            Ok(text) => Self::from_mountinfo(&String::from_utf8_lossy(&text)),
-            Err(source) => Err(Error::File { path, source }),
-        }
+        let table = MountTable::of_this_process()
+            .map_err(|source| Error::File { path: mounts::OWN_MOUNTS.into(), source })?;
+        Self::of_mounts(&table)
     }
 
-    /// The hierarchies in the text of a mountinfo file.
+    /// The hierarchies among these mounts.
     ///
     /// # Errors
     /// [`Error::NoHierarchy`] if there is none.
-    pub fn from_mountinfo(text: &str) -> Result<Self> {
-        let mut mounts: Vec<Mount> = text.lines().filter_map(parse_line).collect();
+    pub fn of_mounts(table: &MountTable) -> Result<Self> {
+        let mut mounts: Vec<Mount> = table.iter().filter_map(|mount| hierarchy(&mount)).collect();
         // A hierarchy may be mounted several times, also for containers: the node's own mount takes
         // precedence.
         mounts.sort_by_key(|mount| (mount.root != Path::new("/"), !mount.path.starts_with("/sys/fs/cgroup")));
@@ -160,35 +160,23 @@ impl Mount {
     }
 }
 
-/// Parses a line of mountinfo (see proc(5)); `None` if it is not a cgroup hierarchy.
-fn parse_line(line: &str) -> Option<Mount> {
-    // 36 35 98:0 /root /point options optional-fields... - type source super-options
-    let (before, after) = line.split_once(" - ")?;
-    let mut fields = before.split(' ').skip(3);
-    let root = fields.next()?;
-    let path = fields.next()?;
-    let mut fields = after.split(' ');
-    let controllers = match fields.next()? {
+/// The hierarchy of a mount; `None` if it is none.
+fn hierarchy(mount: &mounts::Mount<'_>) -> Option<Mount> {
+    let controllers = match &*mount.fs_type {
         "cgroup2" => Vec::new(),
         "cgroup" => {
-            let options = fields.nth(1)?.split(',');
-            let names = options.filter(|option| !NO_CONTROLLERS.contains(option)).map(str::to_owned);
+            let options = mount.fs_options.iter().map(|option| option.into_owned());
+            let names = options.filter(|option| !NO_CONTROLLERS.contains(&option.as_str()));
             Some(names.collect::<Vec<_>>()).filter(|names| !names.is_empty())?
         }
         _ => return None,
     };
-    Some(Mount { controllers, root: unescaped(root), path: unescaped(path) })
+    Some(Mount { controllers, root: mount.root.to_path_buf(), path: mount.point.to_path_buf() })
 }
 
 /// The mount options of a v1 hierarchy that are not controllers; options with a value other than `name=` do
 /// not occur.
 const NO_CONTROLLERS: [&str; 6] = ["rw", "ro", "xattr", "noprefix", "clone_children", "cpuset_v2_mode"];
-
-fn unescaped(text: &str) -> PathBuf {
-    PathBuf::from(
-        text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\"),
-    )
-}
 
 #[cfg(test)]
 mod tests {
@@ -205,13 +193,17 @@ mod tests {
 41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
 ";
 
+    fn found_in(text: &str) -> Result<Hierarchy> {
+        Hierarchy::of_mounts(&MountTable::from_text(text))
+    }
+
     fn group() -> Group {
         Group::from_cgroups_path("/a/b").unwrap()
     }
 
     #[test]
     fn hybrid_node_is_v1_with_all_hierarchies() {
-        let found = Hierarchy::from_mountinfo(HYBRID).unwrap();
+        let found = found_in(HYBRID).unwrap();
         assert_eq!(found.mode(), CgroupMode::V1);
         assert_eq!(found.dir("cpuacct", &group()).unwrap(), Path::new("/sys/fs/cgroup/cpu,cpuacct/a/b"));
         assert_eq!(found.dir("hugetlb", &group()), None);
@@ -220,9 +212,7 @@ mod tests {
 
     #[test]
     fn v2_node_has_one_hierarchy_for_all_controllers() {
-        let found =
-            Hierarchy::from_mountinfo("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate")
-                .unwrap();
+        let found = found_in("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate").unwrap();
         assert_eq!(found.mode(), CgroupMode::V2);
         assert_eq!(found.dir("memory", &group()).unwrap(), Path::new("/sys/fs/cgroup/a/b"));
     }
@@ -230,13 +220,13 @@ mod tests {
     #[test]
     fn node_with_only_a_named_v1_hierarchy_is_v2() {
         let text = "1 0 0:1 / /s rw - cgroup c rw,name=systemd\n2 0 0:2 / /u rw - cgroup2 c rw\n";
-        assert_eq!(Hierarchy::from_mountinfo(text).unwrap().mode(), CgroupMode::V2);
-        assert!(matches!(Hierarchy::from_mountinfo(""), Err(Error::NoHierarchy)));
+        assert_eq!(found_in(text).unwrap().mode(), CgroupMode::V2);
+        assert!(matches!(found_in(""), Err(Error::NoHierarchy)));
     }
 
     #[test]
     fn paths_in_a_container_start_at_its_own_root() {
-        let found = Hierarchy::from_mountinfo("1 0 0:1 /a /cg/memory rw - cgroup c rw,memory").unwrap();
+        let found = found_in("1 0 0:1 /a /cg/memory rw - cgroup c rw,memory").unwrap();
         assert_eq!(found.dir("memory", &group()).unwrap(), Path::new("/cg/memory/b"));
     }
 
@@ -248,7 +238,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_parses_without_panic(text in "([0-9a-z/:, -]|cgroup2?| - |\n|\\\\0|\\PC){0,80}") {
-            let _ = Hierarchy::from_mountinfo(&text);
+            let _ = found_in(&text);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
+use switchyard_linux::mounts::MalformedMount;
 use thiserror::Error;
 
 use crate::ns::Ns;
@@ -149,12 +150,9 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// A line of mountinfo that does not have the form of proc(5).
-    #[error("cannot read the mount table line {line:?}")]
-    MountInfo {
-        /// The line.
-        line: String,
-    },
+    /// The kernel's list of mounts cannot be understood.
+    #[error("cannot read the list of mounts")]
+    MalformedMount(#[from] MalformedMount),
     /// Mounts kept appearing while they were being removed.
     #[error("{} is still a mount point after {tries} tries; find out who mounts there", path.display())]
     StillMounted {
@@ -214,7 +212,7 @@ impl Error {
             | Self::AlreadyPinned { .. }
             | Self::NotPinned { .. }
             | Self::NotNamespace { .. }
-            | Self::MountInfo { .. }
+            | Self::MalformedMount(_)
             | Self::StillMounted { .. } => false,
         }
     }

@@ -24,8 +24,6 @@ mod sysctl;
 mod within;
 
 pub mod files;
-#[cfg(feature = "fuzzing")]
-pub mod fuzzing;
 pub mod mounts;
 pub mod projects;
 pub mod shm;

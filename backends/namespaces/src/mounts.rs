@@ -1,16 +1,15 @@
-//! Reads the mount table, and unmounts whole trees.
+//! Finds mounts below a directory, and unmounts whole trees.
 
-use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::libc;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use switchyard_linux::mounts::MountTable;
 
 use crate::error::Error;
 
@@ -22,106 +21,7 @@ pub use path_handle::PathHandle;
 /// giving up.
 const MAX_TRIES: usize = 64;
 
-/// One line of `/proc/<pid>/mountinfo` (proc(5)).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
-    /// The id of this mount, unique while it exists.
-    pub id: u32,
-    /// The id of the parent mount.
-    pub parent: u32,
-    /// The directory of the file system that is mounted.
-    pub root: PathBuf,
-    /// Where it is mounted, relative to the root of the process.
-    pub mount_point: PathBuf,
-    /// Options of this mount, comma-separated, such as `rw,nosuid`.
-    pub options: String,
-    /// Type of the file system, such as `ext4` or `nsfs`.
-    pub fs_type: String,
-    /// The device or other source, as the file system reports it.
-    pub source: OsString,
-}
-
 // === Reading ===
-
-/// Undoes the escapes of mountinfo: `\` and three octal digits stand for one byte. Anything else stays as it
-/// is.
-#[must_use]
-pub fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, tail)) = rest.split_first() {
-        match octal(rest) {
-            Some(byte) => {
-                out.push(byte);
-                rest = rest.get(4..).unwrap_or_default();
-            }
-            None => {
-                out.push(first);
-                rest = tail;
-            }
-        }
-    }
-    out
-}
-
-/// The byte that an escape at the start of `text` stands for.
-fn octal(text: &[u8]) -> Option<u8> {
-    let [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..] = text else {
-        return None;
-    };
-    Some(((a - b'0') << 6) | ((b - b'0') << 3) | (c - b'0'))
-}
-
-/// Reads a whole mountinfo file.
-///
-/// # Errors
-/// [`Error::MountInfo`] with the first line that does not have the form of proc(5).
-pub fn parse_mountinfo(text: &[u8]) -> Result<Vec<Mount>, Error> {
-    text.split(|byte| *byte == b'\n')
-        .filter(|line| !line.is_empty())
-        .map(|line| {
-            parse_line(line)
-                .ok_or_else(|| Error::MountInfo { line: String::from_utf8_lossy(line).into_owned() })
-        })
-        .collect()
-}
-
-fn parse_line(line: &[u8]) -> Option<Mount> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let id = number(fields.next()?)?;
-    let parent = number(fields.next()?)?;
-    let _device = fields.next()?;
-    let root = path(fields.next()?);
-    let mount_point = path(fields.next()?);
-    let options = string(fields.next()?);
-    // Optional fields, of any number, end with a single dash.
-    fields.find(|field| *field == b"-")?;
-    let fs_type = string(fields.next()?);
-    let source = OsString::from_vec(unescape(fields.next()?));
-    Some(Mount { id, parent, root, mount_point, options, fs_type, source })
-}
-
-fn number(field: &[u8]) -> Option<u32> {
-    std::str::from_utf8(field).ok()?.parse().ok()
-}
-
-fn path(field: &[u8]) -> PathBuf {
-    PathBuf::from(OsString::from_vec(unescape(field)))
-}
-
-fn string(field: &[u8]) -> String {
-    String::from_utf8_lossy(field).into_owned()
-}
-
-/// The mounts in the mount namespace of the calling thread, in the order in which they were made.
-///
-/// # Errors
-/// [`Error::File`], [`Error::MountInfo`].
-pub fn mount_table() -> Result<Vec<Mount>, Error> {
-    // thread-self, not self: a thread may have a mount namespace of its own.
-    let file = "/proc/thread-self/mountinfo";
-    parse_mountinfo(&fs::read(file).map_err(Error::file("read", file))?)
-}
 
 /// The mount points at or below `dir`, outermost and oldest first; stacked mounts are listed once each.
 ///
@@ -129,12 +29,20 @@ pub fn mount_table() -> Result<Vec<Mount>, Error> {
 /// mounts.
 ///
 /// # Errors
-/// [`Error::File`], [`Error::MountInfo`].
+/// [`Error::File`]; [`Error::MalformedMount`], since a mount that is overlooked would stay.
 pub fn mount_points_under(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let Some(dir) = real_place(dir)? else {
         return Ok(Vec::new());
     };
-    Ok(mount_table()?.into_iter().map(|m| m.mount_point).filter(|point| point.starts_with(&dir)).collect())
+    let table = MountTable::of_this_thread().map_err(Error::file("read the mounts above", &dir))?;
+    let mut points = Vec::new();
+    for mount in table.checked() {
+        let mount = mount?;
+        if mount.point.starts_with(&dir) {
+            points.push(mount.point.into_owned());
+        }
+    }
+    Ok(points)
 }
 
 // === Removing ===
@@ -148,7 +56,7 @@ pub fn mount_points_under(dir: &Path) -> Result<Vec<PathBuf>, Error> {
 ///
 /// # Errors
 /// [`Error::Mount`] for the first mount that cannot be unmounted, after the others were tried;
-/// [`Error::StillMounted`] if another program keeps mounting; [`Error::File`], [`Error::MountInfo`].
+/// [`Error::StillMounted`] if another program keeps mounting; [`Error::File`], [`Error::MalformedMount`].
 pub fn unmount_tree(dir: &Path) -> Result<(), Error> {
     for _ in 0..MAX_TRIES {
         let points = mount_points_under(dir)?;

@@ -65,6 +65,8 @@ fn is_mounted(dir: &Path) -> Result<bool, Error> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use switchyard_linux::mounts::MountTable;
+
     use super::*;
     use crate::testing::in_private_mounts;
 
@@ -76,10 +78,10 @@ mod tests {
             let fs = statfs(&dir).unwrap();
             assert_eq!(fs.blocks() * u64::try_from(fs.block_size()).unwrap(), 1 << 20);
             assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o7777, 0o1777);
-            let table = mounts::mount_table().unwrap();
-            let line = table.iter().find(|m| m.mount_point == dir).unwrap();
+            let table = MountTable::of_this_thread().unwrap();
+            let options = table.iter().find(|mount| mount.point == dir).unwrap().options;
             for option in ["nosuid", "nodev", "noexec"] {
-                assert!(line.options.split(',').any(|o| o == option), "{}", line.options);
+                assert!(options.has(option), "{options:?}");
             }
 
             fs::write(dir.join("kept"), "x").unwrap();

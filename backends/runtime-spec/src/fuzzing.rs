@@ -12,7 +12,7 @@ use crate::host::bare_host;
 use crate::input::{Arch, DeviceInfo, Host, HostFs, HostNode, HostPropagation};
 use crate::oci::Capabilities;
 use crate::user::{self, Accounts};
-use crate::{cdi, mountinfo, seccomp};
+use crate::{cdi, seccomp};
 
 /// A host with one file.
 struct OneFile<'d> {
@@ -134,16 +134,4 @@ pub fn seccomp(data: &[u8]) {
             Err(error) => assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}"),
         }
     }
-}
-
-/// Reads bytes as a mount table: no path is longer than its line, and the propagation of the root is that of
-/// a mount in it.
-///
-/// # Panics
-/// If that does not hold.
-pub fn propagation(data: &[u8]) {
-    let mounts = mountinfo::parse(data);
-    assert!(mounts.len() <= data.split(|byte| *byte == b'\n').count());
-    let found = mountinfo::propagation_of(&mounts, Path::new("/var/lib"));
-    assert!(found.is_none_or(|found| mounts.iter().any(|mount| mount.propagation == found)));
 }

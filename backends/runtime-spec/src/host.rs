@@ -6,11 +6,12 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use switchyard_core::spec::{MissingSource, OomScoreAdj};
+use switchyard_linux::mounts::MountTable;
 
 use crate::input::{
     Arch, CgroupDriver, CgroupVersion, DeviceInfo, Host, HostFs, HostNode, HostPropagation, SelinuxDefaults,
 };
-use crate::{capabilities, limits, mountinfo};
+use crate::{capabilities, limits};
 
 /// Names in `/dev` that belong to the host only, or are created for every task.
 const SKIPPED_DEVICES: [&str; 8] = ["pts", "shm", "fd", "mqueue", "console", ".lxc", ".lxd-mounts", ".udev"];
@@ -37,7 +38,7 @@ impl HostFs for RealHost {
     }
 
     fn propagation(&self, path: &Path) -> io::Result<HostPropagation> {
-        propagation(&mounts()?, path)
+        propagation(&MountTable::of_this_process()?, path)
     }
 
     /// The table of mounts is read once: a node has thousands of them.
@@ -45,7 +46,7 @@ impl HostFs for RealHost {
         if paths.is_empty() {
             return Vec::new();
         }
-        match mounts() {
+        match MountTable::of_this_process() {
             Ok(mounts) => paths.iter().map(|path| propagation(&mounts, path)).collect(),
             Err(error) => {
                 let same = || io::Error::new(error.kind(), error.to_string());
@@ -82,12 +83,8 @@ impl HostFs for RealHost {
     }
 }
 
-fn mounts() -> io::Result<Vec<mountinfo::MountPoint>> {
-    Ok(mountinfo::parse(&fs::read("/proc/self/mountinfo")?))
-}
-
-fn propagation(mounts: &[mountinfo::MountPoint], path: &Path) -> io::Result<HostPropagation> {
-    mountinfo::propagation_of(mounts, path).ok_or_else(|| {
+fn propagation(mounts: &MountTable, path: &Path) -> io::Result<HostPropagation> {
+    mounts.containing(path).map(|mount| mount.propagation).ok_or_else(|| {
         io::Error::new(io::ErrorKind::NotFound, format!("no mount is above {}", path.display()))
     })
 }

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use switchyard_core::spec::{MissingSource, OomScoreAdj, SelinuxLabel, Signal, TaskSpec, UserNamespace};
+pub use switchyard_linux::mounts::Propagation as HostPropagation;
 
 use crate::gathered::Gathered;
 use crate::resolved::{ImageVolume, ResolvedMount};
@@ -222,17 +223,6 @@ impl Host {
     pub fn has_sys_resource(&self) -> bool {
         self.capabilities.iter().any(|name| name == "CAP_SYS_RESOURCE")
     }
-}
-
-/// The propagation of a mount of the host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HostPropagation {
-    /// Mount events are neither received nor sent.
-    Private,
-    /// Mount events are received.
-    Slave,
-    /// Mount events are received and sent.
-    Shared,
 }
 
 /// A device node of the host.

@@ -36,7 +36,6 @@ pub mod infra;
 pub mod input;
 pub mod labels;
 pub mod limits;
-pub mod mountinfo;
 pub mod mounts;
 pub mod namespaces;
 pub mod network;

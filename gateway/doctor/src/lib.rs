@@ -64,7 +64,7 @@ pub use finding::{Finding, FindingCode, Severity};
 pub use local::LocalNode;
 pub(crate) use local::{PROGRAM_DIRS, search_path};
 pub use redact::redact;
-pub use view::{CommandError, CommandOutput, DiskSpace, FileFacts, FileKind, Mount, NodeView, ProcessFacts};
+pub use view::{CommandError, CommandOutput, DiskSpace, FileFacts, FileKind, NodeView, ProcessFacts};
 
 /// The sources of the configuration of the daemon that answers at this socket: its environment, and its file and flags unless
 /// others are given. While none answers, what is given.

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use switchyard_config::{AuditTarget, ContainerdMode};
+use switchyard_linux::mounts::MountTable;
 
 use super::codes::node::{DISK_INODES, DISK_SPACE, MOUNT_OPTIONS, NOT_TMPFS};
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
-use super::view::{DiskSpace, Mount};
+use super::view::DiskSpace;
 
 /// Below this part of free space a kubelet evicts pods: of its own disk, and of the disk of images, in percent.
 const SPACE_PERCENT: u64 = 10;
@@ -35,7 +36,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
 
 /// The directories that fill up, one for each mount, with the least free space that each should have, in
 /// percent.
-fn directories(facts: &Facts, mounts: &[Mount]) -> Vec<(PathBuf, u64)> {
+fn directories(facts: &Facts, mounts: &MountTable) -> Vec<(PathBuf, u64)> {
     let config = &facts.config;
     let state = &config.paths.state;
     let images = match config.containerd.mode {
@@ -50,7 +51,7 @@ fn directories(facts: &Facts, mounts: &[Mount]) -> Vec<(PathBuf, u64)> {
     let mut chosen: BTreeMap<PathBuf, (PathBuf, u64)> = BTreeMap::new();
     for (path, percent) in wanted {
         let Some(path) = existing(facts, &path) else { continue };
-        let target = Mount::of(mounts, &path).map_or_else(|| path.clone(), |mount| mount.target.clone());
+        let target = mounts.containing(&path).map_or_else(|| path.clone(), |mount| mount.point.into_owned());
         // The first one has the higher limit.
         chosen.entry(target).or_insert((path, percent));
     }
@@ -91,30 +92,28 @@ fn free_inodes(path: &Path, space: &DiskSpace) -> Option<Finding> {
 }
 
 /// The directories for data of the current boot that are not on tmpfs.
-fn current_boot(facts: &Facts, mounts: &[Mount]) -> Option<Finding> {
+fn current_boot(facts: &Facts, mounts: &MountTable) -> Option<Finding> {
     let config = &facts.config;
     let dirs = [("paths.run", config.paths.run.clone()), ("logkeeper.state_dir", config.logkeeper_state())];
     let wrong: Vec<String> = dirs
         .iter()
         .filter_map(|(key, dir)| {
-            let mount = Mount::of(mounts, dir)?;
-            let is_tmpfs = mount.kind == "tmpfs" || mount.kind == "ramfs";
-            (!is_tmpfs).then(|| format!("{key} ({}) is on {}", dir.display(), mount.kind))
+            let mount = mounts.containing(dir)?;
+            let is_tmpfs = mount.fs_type == "tmpfs" || mount.fs_type == "ramfs";
+            (!is_tmpfs).then(|| format!("{key} ({}) is on {}", dir.display(), mount.fs_type))
         })
         .collect();
     (!wrong.is_empty()).then(|| Finding::new(&NOT_TMPFS, wrong.join("; ")))
 }
 
-fn options(facts: &Facts, mounts: &[Mount]) -> Option<Finding> {
+fn options(facts: &Facts, mounts: &MountTable) -> Option<Finding> {
     let state = &facts.config.paths.state;
-    let mount = Mount::of(mounts, state)?;
-    let wrong: Vec<&str> = ["ro", "noexec", "nosuid"]
-        .into_iter()
-        .filter(|option| mount.options.iter().any(|set| set == option))
-        .collect();
+    let mount = mounts.containing(state)?;
+    let wrong: Vec<&str> =
+        ["ro", "noexec", "nosuid"].into_iter().filter(|option| mount.options.has(option)).collect();
     (!wrong.is_empty()).then(|| {
         let found =
-            format!("{} is on {}, mounted {}", state.display(), mount.target.display(), wrong.join(","));
+            format!("{} is on {}, mounted {}", state.display(), mount.point.display(), wrong.join(","));
         let severity = if wrong.contains(&"ro") { Severity::Error } else { Severity::Warning };
         Finding::new(&MOUNT_OPTIONS, found).severity(severity)
     })

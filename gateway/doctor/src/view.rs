@@ -4,11 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use switchyard_config::{ConfigError, Loaded, Sources};
+use switchyard_linux::mounts::{MountTable, OWN_MOUNTS};
 
 /// The largest file that is read, in bytes.
 pub(super) const FILE_MAX: usize = 1 << 20;
 
-/// The largest `mountinfo` that is read, in bytes: each running container has several lines.
+/// The largest list of mounts that is read, in bytes: each running container has several lines.
 const MOUNTS_MAX: usize = 16 << 20;
 
 /// How many processes are looked at.
@@ -210,9 +211,8 @@ impl dyn NodeView + '_ {
     }
 
     /// The mounts that this process sees.
-    pub(super) fn mounts(&self) -> Vec<Mount> {
-        let bytes = self.read(Path::new("/proc/self/mountinfo"), MOUNTS_MAX).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).lines().filter_map(Mount::parse).collect()
+    pub(super) fn mounts(&self) -> MountTable {
+        MountTable::from_text(self.read(Path::new(OWN_MOUNTS), MOUNTS_MAX).unwrap_or_default())
     }
 }
 
@@ -243,36 +243,6 @@ impl ProcessFacts {
     }
 }
 
-/// A mount, from a line of `mountinfo` (proc(5)).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    /// Where it is mounted.
-    pub target: PathBuf,
-    /// The type of the file system.
-    pub kind: String,
-    /// The options of the mount, without those of the file system.
-    pub options: Vec<String>,
-}
-
-impl Mount {
-    fn parse(line: &str) -> Option<Self> {
-        let (mount, file_system) = line.split_once(" - ")?;
-        let mut fields = mount.split(' ');
-        let target = fields.nth(4)?;
-        let options = fields.next()?.split(',').map(str::to_owned).collect();
-        // The kernel escapes blanks in paths.
-        let target = PathBuf::from(target.replace("\\040", " "));
-        Some(Self { target, kind: file_system.split(' ').next()?.to_owned(), options })
-    }
-
-    /// The mount that a path is on: the last one of those with the longest target.
-    #[must_use]
-    pub fn of<'m>(mounts: &'m [Self], path: &Path) -> Option<&'m Self> {
-        let above = mounts.iter().filter(|mount| path.starts_with(&mount.target));
-        above.max_by_key(|mount| mount.target.components().count())
-    }
-}
-
 /// The arguments in the content of a `/proc/<pid>/cmdline`.
 fn arguments(line: &[u8]) -> Vec<String> {
     let args = line.split(|byte| *byte == 0).take(ARGUMENTS_MAX);
@@ -292,16 +262,5 @@ mod tests {
         let args = ["/usr/bin/x", "--config", "/a", "-config=/b", "--other=/c", "word", "--config"];
         let process = ProcessFacts { pid: 1, args: args.map(str::to_owned).to_vec() };
         assert_eq!((process.name(), process.values("config")), ("x", vec!["/a", "/b"]));
-    }
-
-    #[test]
-    fn mount_of_a_path_is_the_nearest_above() {
-        let text = "22 27 0:21 / / rw,relatime - ext4 /dev/vda rw\n\
-                    23 27 0:22 / /run rw,nosuid,noexec shared:1 - tmpfs tmpfs rw,size=1\nbroken\n";
-        let mounts: Vec<Mount> = text.lines().filter_map(Mount::parse).collect();
-        let found = Mount::of(&mounts, Path::new("/run/x")).unwrap();
-        assert_eq!((found.kind.as_str(), found.options.len()), ("tmpfs", 3));
-        assert_eq!(Mount::of(&mounts, Path::new("/running")).unwrap().kind, "ext4");
-        assert_eq!(Mount::of(&[], Path::new("/")), None);
     }
 }

@@ -1,6 +1,9 @@
 //! What every crate needs of Linux and of errors, in one place. It is below all other crates, and depends on none of them.
+//!
+//! [`mounts`] alone reads the kernel's list of mounts.
 
 mod limits;
+pub mod mounts;
 mod report;
 
 pub use limits::raise_open_files_limit;

@@ -4,7 +4,6 @@
 
 use crate::format;
 use crate::keeper::check;
-use crate::mounts::check_mountinfo;
 use crate::position::check_record;
 use crate::protocol::{Attached, Done, Entry, Finished, MAX_LINE, Page, Reply, Request, Stats, Welcome};
 use crate::{reader, state_dir, wire};
@@ -99,27 +98,18 @@ pub fn log_file(data: &[u8]) {
     reader::check::log_file(data);
 }
 
-/// The kernel's list of mounts: every path has a file system that is mounted on it or above it.
-///
-/// # Panics
-/// If a property does not hold.
-pub fn mountinfo(data: &[u8]) {
-    check_mountinfo(data);
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     fn all(data: &[u8]) {
-        let bodies: [fn(&[u8]); 7] = [
+        let bodies: [fn(&[u8]); 6] = [
             super::request,
             super::reply,
             super::position_record,
             super::state_entry,
             super::output,
             super::log_file,
-            super::mountinfo,
         ];
         bodies.iter().for_each(|body| body(data));
     }

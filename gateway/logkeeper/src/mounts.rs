@@ -6,11 +6,9 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// The mounts of this process's mount namespace.
-const MOUNTINFO: &str = "/proc/self/mountinfo";
+use switchyard_linux::mounts::{MountTable, nearest_above};
 
 /// The most symbolic links that a path may lead through, as in the kernel.
 const MAX_LINKS: u32 = 40;
@@ -43,46 +41,25 @@ pub(crate) struct Walk {
 impl Mounts {
     /// The current mounts.
     pub(crate) fn read() -> io::Result<Self> {
-        Ok(Self::parse(&std::fs::read(MOUNTINFO)?))
-    }
-
-    /// Parses the kernel's mountinfo; malformed lines are skipped.
-    pub(crate) fn parse(text: &[u8]) -> Self {
-        Self(text.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
+        Ok(MountTable::of_this_process()?.into())
     }
 
     /// The file system of a path that contains no link, and its mount point.
     pub(crate) fn of(&self, path: &Path) -> (&str, &Path) {
-        let above = self.0.iter().filter(|mount| path.starts_with(&mount.point));
-        // Of several mounts on the same point, the last one hides the others.
-        let mount = above.max_by_key(|mount| mount.point.as_os_str().len());
+        let mount = nearest_above(&self.0, path, |mount| &mount.point);
         mount.map_or(("", Path::new("/")), |mount| (mount.device.as_str(), mount.point.as_path()))
     }
 }
 
-/// Parses the third and the fifth field of a line.
-fn parse_line(line: &[u8]) -> Option<Mount> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
-    let point = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
-    point.is_absolute().then_some(Mount { device, point })
-}
-
-/// Decodes the kernel's escapes, such as `\040`.
-fn unescape(mut field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(field.len());
-    while let Some((first, rest)) = field.split_first() {
-        let digits = if *first == b'\\' { rest.get(..3) } else { None };
-        let octal = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        if let Some(byte) = octal {
-            plain.push(byte);
-            field = &rest[3..];
-        } else {
-            plain.push(*first);
-            field = rest;
-        }
+impl From<MountTable> for Mounts {
+    fn from(table: MountTable) -> Self {
+        let mounts = table.iter();
+        // The kernel lists mounts outside the root of this process, which no path leads to, with relative names.
+        let reachable = mounts.filter(|mount| mount.point.is_absolute());
+        let kept =
+            reachable.map(|mount| Mount { device: mount.device.to_owned(), point: mount.point.into_owned() });
+        Self(kept.collect())
     }
-    plain
 }
 
 // === impl Walk ===
@@ -146,27 +123,13 @@ fn link(path: &Path) -> io::Result<Option<PathBuf>> {
     if path.symlink_metadata()?.is_symlink() { std::fs::read_link(path).map(Some) } else { Ok(None) }
 }
 
-/// Checks properties that hold for any text: nothing panics, and every path has a file system that is mounted
-/// on it or above it.
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn check_mountinfo(text: &[u8]) {
-    let mounts = Mounts::parse(text);
-    for path in mounts.0.iter().map(|mount| mount.point.join("below")).chain(["/".into()]) {
-        let (_, point) = mounts.of(&path);
-        assert!(path.starts_with(point), "{} is not below {}", path.display(), point.display());
-    }
-    let plain = unescape(text);
-    assert!(plain.len() <= text.len());
-    assert!(text.contains(&b'\\') || plain == text);
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
 
-    const TEXT: &[u8] = b"\
+    const TEXT: &str = "\
 25 30 0:23 / /proc rw,nosuid - proc proc rw\n\
 30 1 259:1 / / rw,relatime - ext4 /dev/root rw\n\
 nonsense\n\
@@ -174,9 +137,13 @@ nonsense\n\
 41 40 0:51 /sub /var/log/a\\040b rw shared:7 - fuse x rw\n\
 42 40 0:52 / /var/log/a\\040b rw - fuse y rw\n";
 
+    fn table(text: &str) -> Mounts {
+        MountTable::from_text(text).into()
+    }
+
     #[track_caller]
     fn check(path: &str, device: &str) {
-        assert_eq!(Mounts::parse(TEXT).of(Path::new(path)).0, device, "{path}");
+        assert_eq!(table(TEXT).of(Path::new(path)).0, device, "{path}");
     }
 
     #[test]
@@ -199,7 +166,7 @@ nonsense\n\
             root.display(),
             root.join("real/mnt").display()
         );
-        let mounts = Mounts::parse(text.as_bytes());
+        let mounts = table(&text);
         let mut walk = Walk::to(&root.join("link/absent/0.log"));
         let mut seen = Vec::new();
         loop {
@@ -217,7 +184,7 @@ nonsense\n\
         let dir = tempfile::tempdir().unwrap();
         let link = dir.path().join("loop");
         symlink(&link, &link).unwrap();
-        let mounts = Mounts::parse(b"1 1 1:1 / / rw - a a rw\n");
+        let mounts = table("1 1 1:1 / / rw - a a rw\n");
         assert!(Walk::to(&link.join("0.log")).advance(&mounts));
     }
 

@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| switchyard_namespaces::fuzzing::mountinfo(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| switchyard_linux::mounts::check(data));

@@ -7,7 +7,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
-    ("switchyard-cgroup", &["switchyard-core"]),
+    ("switchyard-cgroup", &["switchyard-core", "switchyard-linux"]),
     ("switchyard-cni", &["switchyard-linux", "switchyard-node-files", "switchyard-steps"]),
     // Each section of the configuration is a type of the crate that it is about. Changes of it are reported as operators get them.
     (
@@ -85,7 +85,10 @@ const LAYERS: [(&str, &[&str]); 42] = [
     // Below every crate.
     ("switchyard-linux", &[]),
     ("switchyard-logkeeper", &["switchyard-linux", "switchyard-steps"]),
-    ("switchyard-namespaces", &["switchyard-core", "switchyard-node-files", "switchyard-steps"]),
+    (
+        "switchyard-namespaces",
+        &["switchyard-core", "switchyard-linux", "switchyard-node-files", "switchyard-steps"],
+    ),
     (
         "switchyard-nomad",
         &[
@@ -123,7 +126,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
     ("switchyard-registry", &["switchyard-node-files"]),
     // Below every gRPC server and client.
     ("switchyard-rpc", &[]),
-    ("switchyard-runtime-spec", &["switchyard-core", "switchyard-node-files"]),
+    ("switchyard-runtime-spec", &["switchyard-core", "switchyard-linux", "switchyard-node-files"]),
     ("switchyard-socket", &["switchyard-authority", "switchyard-steps"]),
     // Used by the architecture tests and by tests/measure, for trees of others too.
     ("switchyard-source", &[]),

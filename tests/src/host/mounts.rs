@@ -1,14 +1,14 @@
 //! The mount table: lists the mounts below a path, and unmounts them.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, umount2};
+use switchyard_linux::mounts::{self as linux, MountTable};
 
 /// How often the unmounting of a stacked or busy tree is repeated before it is given up.
 const ROUNDS: usize = 16;
 
-/// A line of the mount table.
+/// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     /// Where it is mounted.
@@ -34,8 +34,10 @@ pub fn below(path: &Path) -> Vec<Mount> {
 /// When `/proc` is not mounted.
 #[must_use]
 pub fn all() -> Vec<Mount> {
-    let table = fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted");
-    table.lines().filter_map(parse).collect()
+    let table = MountTable::of_this_process().expect("/proc is mounted");
+    let owned =
+        |mount: linux::Mount<'_>| Mount { point: mount.point.into_owned(), kind: mount.fs_type.into_owned() };
+    table.iter().map(owned).collect()
 }
 
 /// Unmounts everything at or below `path`. Returns what is still mounted there.
@@ -52,17 +54,4 @@ pub fn clear(path: &Path) -> Vec<Mount> {
         }
     }
     below(path)
-}
-
-fn parse(line: &str) -> Option<Mount> {
-    let (front, back) = line.split_once(" - ")?;
-    Some(Mount {
-        point: PathBuf::from(unescape(front.split(' ').nth(4)?)),
-        kind: back.split(' ').next()?.to_owned(),
-    })
-}
-
-/// The kernel writes blanks, tabs, newlines and backslashes as three octal digits.
-fn unescape(field: &str) -> String {
-    field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }

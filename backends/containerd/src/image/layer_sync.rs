@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use prost_types::Timestamp;
 use switchyard_core::keyed_lock::{KeyedLock, KeyedLockGuard};
 use switchyard_core::threads::bulk;
 use switchyard_core::{Error, Result};
+use switchyard_linux::mounts::{self, MountTable};
 use switchyard_steps::{Step, reach};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -176,9 +177,9 @@ fn sync_dirs(dir: Option<PathBuf>, root: Option<PathBuf>) -> Result<()> {
         opened = open_all(&dirs);
     }
     if opened.is_empty() {
-        let path = PathBuf::from("/proc/self/mountinfo");
-        let mounts = std::fs::read_to_string(&path).map_err(|fault| io_error("read", &path, fault))?;
-        opened = open_all(&on_disks(&mounts));
+        let table = MountTable::of_this_process()
+            .map_err(|fault| io_error("read", Path::new(mounts::OWN_MOUNTS), fault))?;
+        opened = open_all(&on_disks(&table));
     }
     opened.into_iter().try_for_each(|file| {
         nix::unistd::syncfs(file)

@@ -3,10 +3,11 @@
 //! overlayfs needs a directory on the disk of its upper layer. If there is no inode left for it, the mount succeeds, and
 //! the file system can only be read until it is mounted again, also when there is space again.
 
-use std::fs;
+use std::path::Path;
 
 use switchyard_core::id::TaskId;
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_linux::mounts::MountTable;
 
 use crate::base::fs::blocking;
 
@@ -15,7 +16,7 @@ use crate::base::fs::blocking;
 /// # Errors
 /// `ResourceExhausted` if the root file system can only be read although it has an upper layer.
 pub(super) async fn check_root(id: TaskId, pid: u32) -> Result<()> {
-    let mounts = blocking(move || Ok(fs::read_to_string(format!("/proc/{pid}/mountinfo")))).await?;
+    let mounts = blocking(move || Ok(MountTable::of_process(pid))).await?;
     // A process that has ended is noticed when it is started.
     let Ok(mounts) = mounts else { return Ok(()) };
     if !is_root_forced_read_only(&mounts) {
@@ -32,13 +33,10 @@ pub(super) async fn check_root(id: TaskId, pid: u32) -> Result<()> {
 
 /// Whether the root of a mount namespace is an overlay that has an upper layer and is read-only as a whole. A root that
 /// was asked to be read-only is so by its mount alone.
-fn is_root_forced_read_only(mountinfo: &str) -> bool {
-    let root = mountinfo.lines().find(|line| line.split(' ').nth(4) == Some("/"));
-    let file_system = root.and_then(|line| line.split_once(" - ")).map(|(_, file_system)| file_system);
-    let Some((kind, rest)) = file_system.and_then(|text| text.split_once(' ')) else { return false };
-    let Some((_, options)) = rest.split_once(' ') else { return false };
-    let has = |wanted: &str| options.split(',').any(|option| option.starts_with(wanted));
-    kind == "overlay" && options.split(',').next() == Some("ro") && has("upperdir=")
+fn is_root_forced_read_only(mounts: &MountTable) -> bool {
+    let Some(root) = mounts.iter().find(|mount| mount.point == Path::new("/")) else { return false };
+    let has_upper_layer = root.fs_options.iter().any(|option| option.starts_with("upperdir="));
+    root.fs_type == "overlay" && root.fs_options.has("ro") && has_upper_layer
 }
 
 #[cfg(test)]
@@ -63,7 +61,8 @@ mod tests {
             (String::new(), false),
             ("garbage\n1 2 3 4 / - \n".to_owned(), false),
         ] {
-            assert_eq!(is_root_forced_read_only(&format!("{root}{proc}")), forced, "{root}");
+            let mounts = MountTable::from_text(format!("{root}{proc}"));
+            assert_eq!(is_root_forced_read_only(&mounts), forced, "{root}");
         }
     }
 }

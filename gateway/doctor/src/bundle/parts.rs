@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use switchyard_config as config;
 use switchyard_config::{Config, ContainerdMode, Sources};
+use switchyard_linux::mounts::{MountTable, OWN_MOUNTS};
 use switchyard_linux::report;
 use switchyard_operator_api::{EventPage, StatusReport};
 use switchyard_operator_api::{REVISION, VERSION};
@@ -198,13 +199,13 @@ fn kernel(context: &Context) -> Result<Vec<u8>, String> {
 
 /// The mounts below the daemon's directories, and those that these are on.
 fn mounts(context: &Context) -> Result<Vec<u8>, String> {
-    let text = context.file("/proc/self/mountinfo").ok_or("/proc/self/mountinfo cannot be read")?;
-    let paths = &context.config.paths;
+    let text = context.file(OWN_MOUNTS).ok_or_else(|| format!("{OWN_MOUNTS} cannot be read"))?;
+    let dirs = [&context.config.paths.state, &context.config.paths.run];
     let is_ours = |line: &&str| {
-        let target = line.split(' ').nth(4).map(Path::new);
-        target.is_some_and(|target| {
-            [&paths.state, &paths.run].iter().any(|dir| target.starts_with(dir) || dir.starts_with(target))
-        })
+        let mount = MountTable::from_text(*line);
+        mount
+            .iter()
+            .any(|mount| dirs.iter().any(|dir| mount.point.starts_with(dir) || dir.starts_with(&mount.point)))
     };
     let lines: Vec<&str> = text.lines().filter(is_ours).collect();
     Ok((lines.join("\n") + "\n").into_bytes())
