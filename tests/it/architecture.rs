@@ -7,6 +7,7 @@ mod documents;
 mod files;
 mod floors;
 mod glossary;
+mod idioms;
 mod layers;
 mod licences;
 #[expect(clippy::wildcard_enum_match_arm, reason = "only some kinds of items and patterns matter")]

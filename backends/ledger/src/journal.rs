@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use switchyard_core::id::LeaseToken;
 use switchyard_core::ledger::{LEASE_SLOTS_MAX, LeaseStore, StoredLease};
 use switchyard_core::{Error, Result};
+use switchyard_linux::files::{self, Durable, draft_of, if_present, parent, sync_dir};
 use switchyard_steps::{Step, reach};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -290,8 +291,8 @@ impl JournalState {
         let mut known = Self { file: None, length: bytes.as_deref().map_or(0, length), leases };
         let is_as_written = bytes.is_some() && known.length == known.needed();
         // Left behind by a predecessor that was killed while it rewrote the file.
-        let cleared = remove_if_there(&path.with_extension("new"));
-        let opened = cleared.and_then(|()| {
+        let cleared = if_present(fs::remove_file(draft_of(path)));
+        let opened = cleared.and_then(|_| {
             if !is_as_written {
                 return known.rewrite(path);
             }
@@ -344,43 +345,21 @@ impl JournalState {
     fn rewrite(&mut self, path: &Path) -> io::Result<()> {
         self.file = None;
         let dir = parent(path);
-        let new = path.with_extension("new");
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        remove_if_there(&new)?;
         let bytes: Vec<u8> = self.leases.values().flat_map(|(lease, _)| record::of_lease(lease)).collect();
-        let written =
-            OpenOptions::new().append(true).create_new(true).mode(0o600).open(&new).and_then(|mut file| {
-                file.write_all(&bytes)?;
-                file.sync_all()?;
-                reach(Step::LeasesDrafted);
-                fs::rename(&new, path)?;
-                File::open(dir)?.sync_all()?;
-                // The directory may have been created just now.
-                File::open(parent(dir))?.sync_all()?;
-                reach(Step::LeasesRewritten);
-                Ok(file)
-            });
-        match written {
-            Ok(file) => {
-                (self.file, self.length) = (Some(file), length(&bytes));
-                Ok(())
-            }
-            Err(fault) => {
-                // The original error is returned; the next rewrite removes the temporary file first.
-                let _ = remove_if_there(&new);
-                Err(fault)
-            }
-        }
+        let file = files::replace(path, &bytes, 0o600, Durable::Yes, || reach(Step::LeasesDrafted))?;
+        // The directory may have been created just now.
+        sync_dir(parent(dir))?;
+        reach(Step::LeasesRewritten);
+        self.file = Some(file);
+        self.length = length(&bytes);
+        Ok(())
     }
 }
 
 /// The content of the file; `None` if it does not exist.
 fn bytes_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(fault) if fault.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(fault) => return Err(fault),
-    };
+    let Some(file) = if_present(File::open(path))? else { return Ok(None) };
     let mut bytes = Vec::new();
     file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
     if length(&bytes) > FILE_MAX {
@@ -388,13 +367,6 @@ fn bytes_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
         return Err(io::Error::new(ErrorKind::FileTooLarge, why));
     }
     Ok(Some(bytes))
-}
-
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(fault) if fault.kind() != ErrorKind::NotFound => Err(fault),
-        Ok(()) | Err(_) => Ok(()),
-    }
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> Error + use<> {
@@ -408,10 +380,6 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> Error + use<> {
 
 fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
-}
-
-fn parent(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new("/"))
 }
 
 #[cfg(test)]

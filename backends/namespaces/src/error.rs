@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
+use switchyard_linux::files::ReplaceError;
 use switchyard_linux::mounts::MalformedMount;
 use thiserror::Error;
 
@@ -170,6 +171,13 @@ pub enum Error {
         /// Why it could not be undone.
         undo: Box<Error>,
     },
+}
+
+impl From<ReplaceError> for Error {
+    fn from(error: ReplaceError) -> Self {
+        let ReplaceError { doing, path, source } = error;
+        Self::File { doing, path, source }
+    }
 }
 
 impl Error {

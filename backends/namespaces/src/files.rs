@@ -4,12 +4,10 @@
 //! file, because the values come from job files.
 
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write as _};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use switchyard_linux::files::{self, Durable};
 use switchyard_steps::{Step, reach};
 
 use crate::error::Error;
@@ -171,60 +169,13 @@ pub fn with_host_parts(asked: DnsConfig, resolv_conf: &[u8]) -> DnsConfig {
     }
 }
 
-/// Replaces the file `path` atomically by one with these contents and permission bits. Idempotent. Tasks that
-/// have the old file bind-mounted keep seeing the old one.
-///
-/// The file is not synced to disk: sandbox files do not have to outlive a reboot of the machine.
-///
-/// # Errors
-/// [`Error::File`]; then `path` is unchanged.
-pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> Result<(), Error> {
-    replace(path, contents, mode, |_| Ok(()))
-}
-
-/// As [`write_atomic`], and the file and its directory are synced to disk. At no time, also after a power cut, is `path`
-/// anything but the whole old file or the whole new one.
+/// Replaces a file atomically by one with these contents and permission bits. Idempotent. Tasks that have the old file
+/// bind-mounted keep seeing the old one. Files of a sandbox do not have to outlive a boot.
 ///
 /// # Errors
 /// [`Error::File`]; then `path` is unchanged, unless only its directory could not be synced.
-pub fn write_durable(path: &Path, contents: &[u8], mode: u32) -> Result<(), Error> {
-    // Before it has its name: some file systems (XFS) write the name to disk before the contents.
-    replace(path, contents, mode, File::sync_all)?;
-    let dir = path.parent().unwrap_or(Path::new("/"));
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(Error::file("sync", dir))
-}
-
-/// Replaces a file by one with these contents, which `sync` gets before it is named.
-fn replace(
-    path: &Path,
-    contents: &[u8],
-    mode: u32,
-    sync: impl FnOnce(&File) -> io::Result<()>,
-) -> Result<(), Error> {
-    use std::os::unix::fs::PermissionsExt;
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let temporary = path.with_file_name(name);
-    // A fixed name, so that a kill leaves at most one temporary file, which the next write removes.
-    match fs::remove_file(&temporary) {
-        Ok(()) => {}
-        Err(e) if e.kind() == ErrorKind::NotFound => {}
-        Err(e) => return Err(Error::file("remove", &temporary)(e)),
-    }
-    let opened = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary);
-    let drafted = opened.and_then(|mut file| {
-        file.write_all(contents)?;
-        // The umask may have cleared bits.
-        file.set_permissions(fs::Permissions::from_mode(mode))?;
-        sync(&file)
-    });
-    if let Err(fault) = drafted {
-        // It would take an inode of a full disk.
-        let _ = fs::remove_file(&temporary);
-        return Err(Error::file("write", &temporary)(fault));
-    }
-    reach(Step::FileDrafted);
-    fs::rename(&temporary, path).map_err(Error::file("replace", path))?;
+pub fn write(path: &Path, contents: &[u8], mode: u32, durable: Durable) -> Result<(), Error> {
+    files::replace(path, contents, mode, durable, || reach(Step::FileDrafted))?;
     reach(Step::FileNamed);
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use switchyard_config::{PathsConfig, nomad_socket};
+use switchyard_linux::files::{self, Durable};
 use switchyard_linux::report;
 use switchyard_nomad::launcher::{self, COOKIE, End, HandshakeError, Launch, LaunchError, Role, SocketEnv};
 use switchyard_operator_api::VERSION;
@@ -147,7 +148,7 @@ fn install(dir: &Path) -> Result<(), NomadError> {
         let path = dir.join(file);
         // The name has the pid because another install may run at the same time.
         let new = dir.join(format!(".{file}.{}", std::process::id()));
-        let linked = symlink(&exe, &new).and_then(|()| fs::rename(&new, &path));
+        let linked = symlink(&exe, &new).and_then(|()| files::rename(&new, &path, Durable::No));
         linked.map_err(fail(&path))?;
         made.push_str(&format!(
             "{}: the {}; name it in the agent's configuration: plugin \"{file}\" {{}}\n",

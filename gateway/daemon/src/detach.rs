@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
+use switchyard_linux::files::{self, Durable, if_present};
 use switchyard_process::ProcessId;
 use switchyard_steps::{Step, reach};
 
@@ -133,17 +134,10 @@ fn claim(path: &Path) -> Result<(), DetachError> {
     replace(path, own).or_else(|error| overwrite(path, own).map_err(|_| error)).map_err(fail)
 }
 
-/// Puts a new pid file in place of the old one.
+/// Puts a new pid file in place of the old one. Not durable: it names a process of this boot.
 fn replace(path: &Path, own: ProcessId) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
-    if let Err(error) = writeln!(file, "{own}") {
-        // It would take an inode of the full disk.
-        let _ = fs::remove_file(&new);
-        return Err(error);
-    }
-    reach(Step::PidDrafted);
-    fs::rename(&new, path)?;
+    let text = format!("{own}\n");
+    files::replace(path, text.as_bytes(), 0o644, Durable::No, || reach(Step::PidDrafted))?;
     reach(Step::PidWritten);
     Ok(())
 }
@@ -164,11 +158,8 @@ fn overwrite(path: &Path, own: ProcessId) -> io::Result<()> {
 /// # Errors
 /// If it cannot be read: it may name a process that runs.
 pub fn read_pid_file(path: &Path) -> io::Result<Option<ProcessId>> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).parse().ok()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    let Some(bytes) = if_present(fs::read(path))? else { return Ok(None) };
+    Ok(String::from_utf8_lossy(&bytes).parse().ok())
 }
 
 #[cfg(test)]
@@ -180,7 +171,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("program.pid");
         // As on a full disk, there is no draft: its name is taken.
-        fs::create_dir(path.with_extension("new")).unwrap();
+        fs::create_dir(files::draft_of(&path)).unwrap();
         assert!(matches!(claim(&path), Err(DetachError::File { .. })), "there is nothing to overwrite");
         let own = i32::try_from(std::process::id()).ok().and_then(ProcessId::of).unwrap();
         let ended = ProcessId { pid: own.pid, started: own.started + 1 };

@@ -21,6 +21,7 @@ use switchyard_config::{Config, Loaded};
 use switchyard_core::backend::BackendObserver;
 use switchyard_core::backoff::Backoff;
 use switchyard_core::gateway::{Gateway, Limits};
+use switchyard_linux::files::if_present;
 use switchyard_logkeeper::Client;
 use switchyard_operator::history::History;
 use switchyard_operator::metrics::Metrics;
@@ -363,9 +364,7 @@ async fn reported_if_slow<T>(attempt: impl Future<Output = T>) -> T {
 }
 
 fn remove(path: &Path) {
-    match fs::remove_file(path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => tracing::warn!(path = %path.display(), %error, "cannot remove a file"),
+    if let Err(error) = if_present(fs::remove_file(path)) {
+        tracing::warn!(path = %path.display(), %error, "cannot remove a file");
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! [`mounts`] alone reads the kernel's list of mounts.
 
+pub mod files;
 mod limits;
 pub mod mounts;
 mod report;

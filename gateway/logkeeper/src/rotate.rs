@@ -14,6 +14,7 @@ use std::time::SystemTime;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
+use switchyard_linux::files::{self, Durable, if_present};
 use switchyard_steps::{Step, reach};
 
 use crate::reader::rotation::rotation_time;
@@ -67,7 +68,7 @@ impl RotatedFiles {
     /// The file cannot be renamed: `NotFound` if there is none.
     pub fn set_aside(&mut self, now: SystemTime) -> io::Result<()> {
         let name = self.next_name(now)?;
-        fs::rename(&self.log, self.log.with_file_name(&name))?;
+        files::rename(&self.log, &self.log.with_file_name(&name), Durable::No)?;
         reach(Step::LogSetAside);
         self.names.push(name);
         Ok(())
@@ -81,10 +82,7 @@ impl RotatedFiles {
     pub fn remove_beyond(&mut self, kept: usize) -> io::Result<()> {
         let beyond = self.names.len().saturating_sub(kept);
         for name in self.names.drain(..beyond) {
-            match fs::remove_file(self.log.with_file_name(&name)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                Ok(()) | Err(_) => {}
-            }
+            if_present(fs::remove_file(self.log.with_file_name(&name)))?;
             reach(Step::RotatedLogRemoved);
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use switchyard_linux::files::{self, Durable, draft_of, if_present};
 use switchyard_steps::{Step, reach};
 
 use crate::Error;
@@ -182,15 +183,8 @@ async fn listen(config: &Config) -> Result<UnixListener, Error> {
             }
         }
     }
-    let mut new = socket.clone().into_os_string();
-    new.push(".new");
-    let new = Path::new(&new);
-    match std::fs::remove_file(new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(Error::file("remove", new)(error));
-        }
-        _ => {}
-    }
+    let new = &draft_of(socket);
+    if_present(std::fs::remove_file(new)).map_err(Error::file("remove", new))?;
     let listener = match UnixListener::bind(new) {
         // The file system has no inode left: the stale socket has one.
         Err(error) if error.kind() == io::ErrorKind::StorageFull => {
@@ -206,7 +200,7 @@ async fn listen(config: &Config) -> Result<UnixListener, Error> {
         chown(new, *socket_uid, *socket_gid).map_err(Error::file("set the owner of", new))?;
     }
     reach(Step::KeeperBound);
-    std::fs::rename(new, socket).map_err(Error::file("create", socket))?;
+    files::rename(new, socket, Durable::No).map_err(Error::file("create", socket))?;
     Ok(listener)
 }
 

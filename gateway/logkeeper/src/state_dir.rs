@@ -4,7 +4,7 @@
 //! `<id>.stdout.spool` and `<id>.stderr.spool`, which have no meaning without the entry.
 
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use serde::{Deserialize, Serialize};
 
+use switchyard_linux::files::{self, Durable, if_present};
 use switchyard_steps::{Step, reach};
 
 use crate::Error;
@@ -88,23 +89,15 @@ impl StateDir {
     pub(crate) fn write(&self, spec: &LogSpec) -> io::Result<()> {
         let entry = self.paths(&spec.id).entry;
         let text = serde_json::to_vec(&Stored { version: VERSION, container: spec.clone() })?;
-        let new = entry.with_extension("json.new");
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&text)?;
-        file.sync_data()?;
-        reach(Step::EntryDrafted);
-        std::fs::rename(&new, &entry)?;
+        // An entry whose name a power cut has undone is of a container that has ended with the boot.
+        files::replace(&entry, &text, 0o600, Durable::Content, || reach(Step::EntryDrafted))?;
         reach(Step::EntryStored);
         Ok(())
     }
 
     /// Reads the entry of a container; `None` if there is none.
     pub(crate) fn read(&self, id: &str) -> io::Result<Option<LogSpec>> {
-        match read_entry(&self.paths(id).entry) {
-            Ok(spec) => Ok(Some(spec)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        if_present(read_entry(&self.paths(id).entry))
     }
 
     /// Whether a container has an entry.
@@ -116,10 +109,10 @@ impl StateDir {
     /// fail.
     pub(crate) fn remove(&self, id: &str) -> io::Result<()> {
         let EntryPaths { entry, position, spools } = self.paths(id);
-        remove_if_there(&entry)?;
+        if_present(fs::remove_file(&entry))?;
         reach(Step::EntryForgotten);
         for path in [position].into_iter().chain(spools) {
-            if let Err(error) = remove_if_there(&path) {
+            if let Err(error) = if_present(fs::remove_file(&path)) {
                 tracing::warn!(path = %path.display(), %error, "cannot remove a file of a finished container");
             }
         }
@@ -142,7 +135,7 @@ impl StateDir {
             let owner = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
             if owner.is_some_and(|id| name.ends_with(".new") || !ids.contains(id)) {
                 let path = self.path.join(name);
-                remove_if_there(&path).map_err(Error::file("remove", &path))?;
+                if_present(fs::remove_file(&path)).map_err(Error::file("remove", &path))?;
             }
         }
         let specs = ids.into_iter().filter_map(|id| {
@@ -184,13 +177,6 @@ pub(crate) fn check_entry(data: &[u8]) {
     }
 }
 
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
-}
-
 /// Sends two pages through a spool and punches a hole for the first one.
 ///
 /// A full file system passes, since the logkeeper can work without spools, though with less safety.
@@ -210,7 +196,7 @@ fn probe(path: &Path) -> io::Result<()> {
         spool.advance(PAGE);
         spool.release(0, PAGE)
     });
-    remove_if_there(path)?;
+    if_present(fs::remove_file(path))?;
     match probed {
         Err(error) if error.raw_os_error() == Some(Errno::ENOSPC as i32) => Ok(()),
         probed => probed,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use switchyard_core::ErrorKind;
+use switchyard_linux::files::ReplaceError;
 use switchyard_linux::report;
 
 /// What failed.
@@ -228,6 +229,13 @@ pub enum Error {
 
 /// An error of a library.
 pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;
+
+impl From<ReplaceError> for Error {
+    fn from(error: ReplaceError) -> Self {
+        let ReplaceError { doing, path, source } = error;
+        Self::File { verb: doing, path, cause: source }
+    }
+}
 
 impl Error {
     /// The class of the error.

@@ -376,7 +376,11 @@ impl Store {
     /// # Errors
     /// [`Error::File`].
     pub fn remove_drafts(&self) -> Result<(), Error> {
-        FILES.iter().try_for_each(|name| self.remove_path(&self.draft_of(name)))
+        FILES.iter().try_for_each(|name| {
+            // Version 0.1 had drafts in the place of the extension.
+            self.remove_path(&self.dir.join(name).with_extension("new"))?;
+            self.remove_path(&self.draft_of(name))
+        })
     }
 
     fn remove_membership(&self) -> Result<(), Error> {

@@ -78,7 +78,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
     // Frontends of what comes from Docker use it.
     ("switchyard-docker-options", &["switchyard-core"]),
     ("switchyard-fake", &["switchyard-core"]),
-    ("switchyard-ledger", &["switchyard-core", "switchyard-steps"]),
+    ("switchyard-ledger", &["switchyard-core", "switchyard-linux", "switchyard-steps"]),
     // Models for tests: the daemon, and device plugins, use them as dev-dependencies.
     ("switchyard-collector", &["switchyard-proto"]),
     ("switchyard-kubelet", &["switchyard-proto"]),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use switchyard_core::threads::bulk;
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_linux::files::Durable;
 use switchyard_namespaces::files;
 use switchyard_tree::Cancel;
 
@@ -26,7 +27,7 @@ pub(crate) fn io_error(doing: &str, path: &Path, fault: io::Error) -> Error {
 
 /// Replaces a small file atomically, also in a power cut, and syncs it and its directory. Blocks.
 pub(crate) fn write_durable(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
-    files::write_durable(path, bytes, mode).map_err(crate::base::error::from_namespaces)
+    files::write(path, bytes, mode, Durable::Yes).map_err(crate::base::error::from_namespaces)
 }
 
 /// Removes a directory tree; succeeds if there is none. Dropping the future stops the removal. Trees that

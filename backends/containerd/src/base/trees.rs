@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 use rustix::io::Errno;
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_linux::files::{self, Durable};
 use switchyard_tree::Cancel;
 
 use crate::base::fs::{cancellable, create_private_dir_blocking, io_error, remove_tree_blocking};
@@ -103,8 +104,9 @@ impl Trees {
         fill_random(&mut random);
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let target = base.join(SET_ASIDE).join(format!("{name}-{}", hex::encode(random)));
-        let moved = create_private_dir_blocking(&base.join(SET_ASIDE))
-            .and_then(|()| fs::rename(path, &target).map_err(|fault| io_error("set aside", path, fault)));
+        let moved = create_private_dir_blocking(&base.join(SET_ASIDE)).and_then(|()| {
+            files::rename(path, &target, Durable::No).map_err(|fault| io_error("set aside", path, fault))
+        });
         if let Err(error) = moved {
             tracing::warn!(path = %path.display(), error = error.report(), "a tree that cannot be removed cannot be set aside either");
             return Err(why);

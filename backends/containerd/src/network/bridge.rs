@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use switchyard_cni as cni;
 use switchyard_core::spec::Subnet;
 use switchyard_core::{Error, Result};
-use switchyard_namespaces::files::write_atomic;
+use switchyard_linux::files::Durable;
+use switchyard_namespaces::files;
 
 use crate::base::config;
 use crate::base::error::{from_cni, from_namespaces};
@@ -146,8 +147,10 @@ impl BridgeNetwork {
         let path = layout.bridge(&config.name);
         let list = cni::NetworkList::parse(&path, text.as_bytes()).map_err(from_cni)?;
         if std::fs::read_to_string(&path).ok().as_deref() != Some(&text) {
-            let written = create_private_dir_blocking(path.parent().unwrap_or(Path::new("/")))
-                .and_then(|()| write_atomic(&path, text.as_bytes(), 0o644).map_err(from_namespaces));
+            let written =
+                create_private_dir_blocking(path.parent().unwrap_or(Path::new("/"))).and_then(|()| {
+                    files::write(&path, text.as_bytes(), 0o644, Durable::No).map_err(from_namespaces)
+                });
             if let Err(error) = written {
                 tracing::warn!(
                     error = error.report(),

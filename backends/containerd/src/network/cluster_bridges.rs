@@ -21,7 +21,8 @@ use switchyard_cni as cni;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{ClusterBridge, Subnet};
 use switchyard_core::{Error, Result};
-use switchyard_namespaces::files::write_atomic;
+use switchyard_linux::files::Durable;
+use switchyard_namespaces::files;
 use switchyard_namespaces::{delete_device, has_device};
 use switchyard_steps::{Step, reach};
 use switchyard_tree::Cancel;
@@ -144,7 +145,7 @@ impl ClusterBridges {
         let definition = Definition::new(asked, |subnet| self.conflict(all, &routes, interface, subnet))?;
         create_private_dir_blocking(&self.holders(interface))?;
         create_private_dir_blocking(&self.addresses(interface))?;
-        write_atomic(&self.file(interface), definition.to_json().as_bytes(), 0o600)
+        files::write(&self.file(interface), definition.to_json().as_bytes(), 0o600, Durable::No)
             .map_err(from_namespaces)?;
         reach(Step::ClusterBridgeDefined);
         Ok(definition)

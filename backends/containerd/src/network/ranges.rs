@@ -8,6 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::Result;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::Subnet;
+use switchyard_linux::files::draft_of;
 use switchyard_steps::{Step, reach};
 use tokio::sync::Semaphore;
 
@@ -94,9 +95,7 @@ impl Ranges {
 
 /// Removes the temporary file of a predecessor that was killed while it wrote.
 fn clear_draft(path: &Path) {
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(".new");
-    let draft = PathBuf::from(draft);
+    let draft = draft_of(path);
     match std::fs::remove_file(&draft) {
         // A read-only file system refuses also what is not there.
         Err(fault) if !matches!(draft.try_exists(), Ok(false)) => {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use switchyard_core::spec::{Dns, HostAddress, HostEntry, Link, PodNetwork, SandboxNetwork, SandboxSpec};
 use switchyard_core::{Error, Result};
+use switchyard_linux::files::Durable;
 use switchyard_namespaces::files as content;
 
 use crate::base::error::from_namespaces;
@@ -34,8 +35,8 @@ pub(super) async fn write_static_files(
         // The host's own name need not be a valid one by our rules.
         let name =
             if own_name { content::hostname(&name).map_err(from_namespaces)? } else { format!("{name}\n") };
-        content::write_atomic(&dirs.resolv_conf(), &resolv_conf, 0o644).map_err(from_namespaces)?;
-        content::write_atomic(&dirs.hostname(), name.as_bytes(), 0o644).map_err(from_namespaces)?;
+        content::write(&dirs.resolv_conf(), &resolv_conf, 0o644, Durable::No).map_err(from_namespaces)?;
+        content::write(&dirs.hostname(), name.as_bytes(), 0o644, Durable::No).map_err(from_namespaces)?;
         let given = |users| {
             [dirs.resolv_conf(), dirs.hostname()]
                 .iter()
@@ -73,7 +74,7 @@ pub(super) async fn write_hosts(
     let path = dirs.hosts();
     let users = spec.users.clone();
     blocking(move || {
-        content::write_atomic(&path, &text, 0o644).map_err(from_namespaces)?;
+        content::write(&path, &text, 0o644, Durable::No).map_err(from_namespaces)?;
         users.as_ref().map_or(Ok(()), |users| chown_to_container_root(&path, users))
     })
     .await

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 use switchyard_core::Result;
+use switchyard_linux::files::{self, Durable};
 use switchyard_steps::reach;
 
 use crate::base::fs::io_error;
@@ -63,16 +64,9 @@ fn write(dir: &Path) -> Result<()> {
     if std::fs::read(&program).is_ok_and(|there| there == PAUSE) {
         return Ok(());
     }
-    let fresh = dir.join(".pause.new");
-    if let Err(fault) = std::fs::write(&fresh, PAUSE) {
-        // It would take an inode of the full disk.
-        let _ = std::fs::remove_file(&fresh);
-        return Err(io_error("write", &fresh, fault));
-    }
-    reach(Step::InfraDrafted);
-    let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&fresh, mode).map_err(|fault| io_error("make executable", &fresh, fault))?;
-    std::fs::rename(&fresh, &program).map_err(|fault| io_error("put in place", &program, fault))?;
+    // Not durable: a program that a power cut has emptied is replaced.
+    files::replace(&program, PAUSE, 0o755, Durable::No, || reach(Step::InfraDrafted))
+        .map_err(|error| io_error(error.doing, &error.path, error.source))?;
     reach(Step::InfraInstalled);
     Ok(())
 }
@@ -91,29 +85,29 @@ fn is_usable(dir: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
 
     use switchyard_core::ErrorKind;
+    use switchyard_linux::files::draft_of;
 
     use super::*;
 
     #[test]
-    fn full_disk_keeps_the_program_of_an_earlier_version() {
+    fn disk_that_cannot_be_written_keeps_the_program_of_an_earlier_version() {
         let dir = tempfile::tempdir().unwrap();
         install(dir.path()).unwrap();
         let program = dir.path().join(PROGRAM);
         fs::write(&program, [ELF, b"of an earlier version"].concat()).unwrap();
-        // Nothing can be written to this device, as to a full disk.
-        let fill = || symlink("/dev/full", dir.path().join(".pause.new")).unwrap();
-        fill();
+        // No file can be written at the place of the draft.
+        let obstacle = draft_of(&program);
+        fs::create_dir(&obstacle).unwrap();
         install(dir.path()).unwrap();
         assert_ne!(fs::read(&program).unwrap(), PAUSE);
 
         fs::write(&program, "").unwrap();
         for attempt in [install, ensure] {
-            fill();
-            assert_eq!(attempt(dir.path()).unwrap_err().kind(), ErrorKind::ResourceExhausted);
+            assert_eq!(attempt(dir.path()).unwrap_err().kind(), ErrorKind::Internal);
         }
+        fs::remove_dir(&obstacle).unwrap();
         ensure(dir.path()).unwrap();
         assert_eq!(fs::read(&program).unwrap(), PAUSE);
     }

@@ -147,7 +147,7 @@ async fn journal_is_compacted_at_start_and_when_mostly_released() {
 async fn interrupted_compaction_is_harmless() {
     let state = state();
     Journal::new(state.path()).put(&lease(1)).await.unwrap();
-    let new = file(&state).with_extension("new");
+    let new = draft_of(&file(&state));
     fs::write(&new, "half of i").unwrap();
     assert_eq!(found(&state).await, [lease(1)]);
     assert!(!new.exists());
@@ -197,7 +197,7 @@ async fn leases_are_readable_on_a_read_only_disk_and_granted_when_writable() {
     Journal::new(state.path()).put(&lease(1)).await.unwrap();
     // A directory in the place of the temporary file: the file cannot be rewritten, which is necessary after
     // an incomplete record.
-    let blocked = file(&state).with_extension("new");
+    let blocked = draft_of(&file(&state));
     fs::create_dir(&blocked).unwrap();
     OpenOptions::new().append(true).open(file(&state)).unwrap().write_all(b"\n1 torn").unwrap();
     let journal = Journal::new(state.path());

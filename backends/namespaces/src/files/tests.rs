@@ -1,5 +1,7 @@
 //! The contents of sandbox files, and their atomic replacement.
 
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use proptest::prelude::*;
@@ -83,33 +85,16 @@ fn file_replacement_is_atomic_for_readers() {
     let path = temp.path().join("hosts");
     // The temporary file that a kill between the write and the rename leaves.
     fs::write(temp.path().join("hosts.new"), "rubbish").unwrap();
-    write_atomic(&path, b"one", 0o644).unwrap();
+    write(&path, b"one", 0o644, Durable::No).unwrap();
     let mut old = File::open(&path).unwrap();
-    write_atomic(&path, b"two", 0o640).unwrap();
+    write(&path, b"two", 0o640, Durable::Yes).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"two");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o640);
     let mut text = String::new();
     io::Read::read_to_string(&mut old, &mut text).unwrap();
     assert_eq!(text, "one");
     assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
-    assert!(write_atomic(&temp.path().join("missing/hosts"), b"", 0o644).is_err());
-}
-
-#[test]
-fn durable_file_has_its_name_only_once_it_is_synced() {
-    let temp = tempfile::tempdir().unwrap();
-    let path = temp.path().join("ranges");
-    write_durable(&path, b"one", 0o600).unwrap();
-    let synced = |file: &File| {
-        assert_eq!(fs::read(&path)?, b"one", "a power cut here leaves the old file");
-        assert_eq!(file.metadata()?.len(), 5);
-        Ok(())
-    };
-    replace(&path, b"three", 0o600, synced).unwrap();
-    assert_eq!(fs::read(&path).unwrap(), b"three");
-    let failed = replace(&path, b"four", 0o600, |_| Err(io::Error::other("a sync that fails")));
-    assert!(failed.is_err());
-    assert_eq!(fs::read(&path).unwrap(), b"three");
+    assert!(write(&temp.path().join("missing/hosts"), b"", 0o644, Durable::No).is_err());
 }
 
 proptest! {

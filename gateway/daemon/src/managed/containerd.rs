@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_config::Config;
+use switchyard_linux::files::{self, Durable};
 use switchyard_linux::report;
 use switchyard_socket::channel;
 use switchyard_steps::{Step, reach};
@@ -115,15 +116,9 @@ fn configure(file: &Path, dirs: &[(PathBuf, u32)], wanted: &Table) -> io::Result
     Ok(())
 }
 
+/// Not durable: each start writes a configuration that differs.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
-    let new = file.with_extension("toml.new");
-    if let Err(error) = fs::write(&new, text) {
-        // It would take an inode of the full disk.
-        let _ = fs::remove_file(&new);
-        return Err(error);
-    }
-    reach(Step::ContainerdDrafted);
-    fs::rename(new, file)?;
+    files::replace(file, text.as_bytes(), 0o644, Durable::No, || reach(Step::ContainerdDrafted))?;
     reach(Step::ContainerdConfigured);
     Ok(())
 }
@@ -297,16 +292,18 @@ mod tests {
         let dirs = [(file.parent().unwrap().to_owned(), 0o700)];
         configure(&file, &dirs, &table(dir.path())).unwrap();
         let text = fs::read_to_string(&file).unwrap();
-        // Nothing can be written to this device, as to a full disk.
-        std::os::unix::fs::symlink("/dev/full", file.with_extension("toml.new")).unwrap();
+        // No file can be written at the place of the draft.
+        fs::create_dir(files::draft_of(&file)).unwrap();
         configure(&file, &dirs, &table(dir.path())).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
     }
 
     #[test]
-    fn full_disk_keeps_the_configuration_of_the_same_containerd_only() {
+    fn disk_that_cannot_be_written_keeps_the_configuration_of_the_same_containerd_only() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config.toml");
+        // No file can be written at the place of the draft.
+        fs::create_dir(files::draft_of(&file)).unwrap();
         let wanted = table(dir.path());
         let mut earlier = wanted.clone();
         earlier.insert("oom_score".into(), Value::Integer(-1));
@@ -318,15 +315,13 @@ mod tests {
             (String::new(), false),
         ] {
             fs::write(&file, &present).unwrap();
-            std::os::unix::fs::symlink("/dev/full", file.with_extension("toml.new")).unwrap();
             let configured = configure(&file, &[], &wanted).map_err(|error| error.kind());
             assert_eq!(
                 configured,
-                if is_used { Ok(()) } else { Err(io::ErrorKind::StorageFull) },
+                if is_used { Ok(()) } else { Err(io::ErrorKind::IsADirectory) },
                 "{present}"
             );
             assert_eq!(fs::read_to_string(&file).unwrap(), present);
-            assert!(!file.with_extension("toml.new").is_symlink(), "the draft goes");
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::statvfs::statvfs;
+use switchyard_linux::files::{self, Durable};
 use switchyard_steps::{Step, reach};
 
 /// The size in bytes above which a log is rotated.
@@ -51,14 +52,14 @@ fn open(log: &Path) -> io::Result<fs::File> {
 /// Puts a log aside and opens a new one; if there is no space for one, the same log goes on.
 fn rotate(log: &Path) -> io::Result<fs::File> {
     let aside = log.with_extension("log.1");
-    if let Err(error) = fs::rename(log, &aside) {
+    if let Err(error) = files::rename(log, &aside, Durable::No) {
         tracing::warn!(log = %log.display(), %error, "cannot rotate the log of a managed process, which keeps growing");
         return open(log);
     }
     reach(Step::LogPutAside);
     open(log).or_else(|error| {
         tracing::warn!(log = %log.display(), %error, "cannot create the log of a managed process: the former one goes on");
-        fs::rename(&aside, log)?;
+        files::rename(&aside, log, Durable::No)?;
         open(log)
     })
 }

@@ -1,13 +1,13 @@
 //! The admin listeners: the TCP address, the unix socket, and the listener for metrics and health alone, which beyond
 //! loopback has TLS and clients that are known.
 
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use switchyard_config::Config;
+use switchyard_linux::files::{self, Durable};
 use switchyard_operator::admin::{self, AdminPages, Hosts, Reach};
 use switchyard_operator::node::Node;
 use switchyard_operator::page::StatusPage;
@@ -16,7 +16,7 @@ use switchyard_steps::{Step, reach};
 use switchyard_telemetry::LogLevel;
 use tokio::net::{TcpListener, TcpSocket};
 
-use super::{Daemon, ServeError, remove};
+use super::{Daemon, ServeError};
 use crate::credentials::MetricsCredentials;
 use crate::reload::Reloader;
 use crate::self_check::Question;
@@ -163,15 +163,9 @@ fn listen(address: SocketAddr) -> io::Result<BoundListener> {
     Ok(BoundListener { listener, address })
 }
 
+/// Not durable: the address is that of this process.
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let written = fs::write(&new, text).and_then(|()| {
-        reach(Step::AddressDrafted);
-        fs::rename(&new, path)
-    });
-    if written.is_err() {
-        remove(&new);
-    }
+    files::replace(path, text.as_bytes(), 0o644, Durable::No, || reach(Step::AddressDrafted))?;
     reach(Step::AddressWritten);
-    written
+    Ok(())
 }

@@ -421,7 +421,7 @@ async fn unfinished_join_goes_on_after_a_restart() {
     let test = ActorTest::new();
     // What a kill has left of a write.
     fs::create_dir(test.path()).unwrap();
-    fs::write(test.path().join("node.new"), "a part of a key").unwrap();
+    fs::write(test.path().join("node.pem.new"), "a part of a key").unwrap();
     let key = NodeKey::generate().unwrap();
     let pending = crate::store::PendingJoin {
         node: "n".to_owned(),

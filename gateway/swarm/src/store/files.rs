@@ -1,10 +1,11 @@
 //! How the files of a membership are read, replaced and removed.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use switchyard_linux::files::{self, Durable};
 use switchyard_node_files::ReadError;
 use switchyard_steps::{Step, reach};
 
@@ -26,27 +27,11 @@ impl Store {
 
     /// Replaces a file by one with these contents, and syncs it to disk.
     pub(super) fn replace(&self, name: &'static str, contents: &[u8]) -> Result<(), Error> {
-        let path = self.dir.join(name);
-        let draft = self.draft_of(name);
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(self.failed("create", ""))?;
-        self.remove_path(&draft)?;
-        let write = || {
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-            file.write_all(contents)?;
-            file.sync_all()
-        };
-        write().map_err(|cause| {
-            // It may have a part of the private key. If it stays, the next start removes it.
-            let _ = fs::remove_file(&draft);
-            self.failed("write", name)(cause)
-        })?;
-        self.reach(Step::SwarmFileDrafted);
-        fs::rename(&draft, &path)
-            .inspect_err(|_| drop(fs::remove_file(&draft)))
-            .and_then(|()| File::open(&self.dir)?.sync_all())
-            // The directory may be new as well.
-            .and_then(|()| File::open(self.dir.parent().unwrap_or(Path::new("/")))?.sync_all())
-            .map_err(self.failed("replace", name))
+        let drafted = || self.reach(Step::SwarmFileDrafted);
+        files::replace(&self.dir.join(name), contents, 0o600, Durable::Yes, drafted)?;
+        // The directory may be new as well.
+        files::sync_dir(files::parent(&self.dir)).map_err(self.failed("sync", ""))
     }
 
     /// The content of a file; `None` if there is none.
@@ -67,16 +52,12 @@ impl Store {
 
     /// The path at which a file is written before it gets its name.
     pub(super) fn draft_of(&self, name: &str) -> PathBuf {
-        self.dir.join(name).with_extension("new")
+        files::draft_of(&self.dir.join(name))
     }
 
     pub(super) fn remove_path(&self, path: &Path) -> Result<(), Error> {
-        match fs::remove_file(path) {
-            Err(cause) if cause.kind() != ErrorKind::NotFound => {
-                Err(Error::File { verb: "remove", path: path.to_owned(), cause })
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
+        let removed = files::if_present(fs::remove_file(path)).map(drop);
+        removed.map_err(|cause| Error::File { verb: "remove", path: path.to_owned(), cause })
     }
 
     /// A step is reached, at which tests kill the process, or hold the thread.

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::{DEPARTURE, Departure, DepartureCause, JOIN, NODE, PendingJoin, ROOTS, Store};
+use super::{DEPARTURE, Departure, DepartureCause, FILES, JOIN, NODE, PendingJoin, ROOTS, Store};
 use crate::certificates::{NodeChain, RootBundle};
 use crate::error::Error;
 use crate::identity::Identity;
@@ -59,6 +59,10 @@ fn membership_is_read_back_and_only_root_can_read_it() {
     }
 }
 
+fn draft_of(name: &str) -> String {
+    format!("{name}.new")
+}
+
 #[test]
 fn renewed_certificate_replaces_the_old_one_and_its_key_together() {
     let dir = tempfile::tempdir().unwrap();
@@ -70,7 +74,7 @@ fn renewed_certificate_replaces_the_old_one_and_its_key_together() {
     let read = store.load(now()).unwrap().unwrap();
     assert_eq!(read.key().public_key().unwrap(), renewed.key().public_key().unwrap());
     // A draft of a killed predecessor is no hindrance.
-    fs::write(dir.path().join("swarm/node.new"), "torn").unwrap();
+    fs::write(dir.path().join("swarm/node.pem.new"), "torn").unwrap();
     store.save_certificate(&renewed).unwrap();
     assert_eq!(names(&dir.path().join("swarm")), [NODE, ROOTS]);
 }
@@ -88,14 +92,15 @@ fn no_draft_stays_that_may_hold_a_key() {
     fs::remove_dir(path.join(NODE)).unwrap();
     // What a kill leaves, when the join is given up, and when the daemon starts.
     store.save_join(&pending(RootDigest::of(b"x"))).unwrap();
-    for name in ["node.new", "join.new", "root-ca.new"] {
+    for name in [NODE, JOIN, ROOTS].map(draft_of) {
         fs::write(path.join(name), "torn").unwrap();
     }
     store.abandon_join().unwrap();
     assert!(!path.exists());
     store.remove_drafts().unwrap();
     store.save_joined(&identity(&authority)).unwrap();
-    for name in ["node.new", "join.new", "root-ca.new", "managers.new", "departure.new"] {
+    let drafts = FILES.iter().map(|name| draft_of(name));
+    for name in drafts.chain(["node.new", "join.new"].map(str::to_owned)) {
         fs::write(path.join(name), "torn").unwrap();
     }
     store.remove_drafts().unwrap();

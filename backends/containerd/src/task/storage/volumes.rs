@@ -9,7 +9,7 @@
 //! left are removed at the next start.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,7 @@ use switchyard_core::backend::NamedVolume;
 use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::spec::is_volume_name;
 use switchyard_core::{Error, Result};
+use switchyard_linux::files::{self, Durable, sync_dir};
 use switchyard_tree::Cancel;
 
 use crate::base::fs::{io_error, remove_tree_blocking};
@@ -111,8 +112,7 @@ impl Volumes {
     /// Publishes a filled draft, whose contents are synced, under its name. If another task has published
     /// one already, the draft is removed. Blocks.
     pub(crate) fn publish(&self, draft: &Path, relative: &str) -> Result<()> {
-        let synced = File::open(draft).and_then(|dir| dir.sync_all());
-        synced.map_err(|fault| io_error("sync", draft, fault))?;
+        sync_dir(draft).map_err(|fault| io_error("sync", draft, fault))?;
         let path = self.path(relative);
         let owners = path.parent().unwrap_or(&self.dir);
         fs::create_dir_all(owners).map_err(|fault| io_error("make directory", owners, fault))?;
@@ -121,7 +121,8 @@ impl Volumes {
             let _turn = self.turn.lock();
             let is_first = !path.exists();
             if is_first {
-                fs::rename(draft, &path).map_err(|fault| io_error("put in place", &path, fault))?;
+                files::rename(draft, &path, Durable::No)
+                    .map_err(|fault| io_error("put in place", &path, fault))?;
             }
             is_first
         };
@@ -130,7 +131,7 @@ impl Volumes {
             return remove_tree_blocking(draft, &Cancel::default());
         }
         // The task's record, which names the volume, is written next: the volume must be on disk before it.
-        let synced = [owners, &self.dir].into_iter().try_for_each(|dir| File::open(dir)?.sync_all());
+        let synced = [owners, &self.dir].into_iter().try_for_each(|dir| sync_dir(dir));
         synced.map_err(|fault| io_error("sync", owners, fault))
     }
 
@@ -163,7 +164,7 @@ impl Volumes {
                  version of the daemon that can read it, and restart the daemon"
             )));
         }
-        match fs::rename(&path, &aside) {
+        match files::rename(&path, &aside, Durable::No) {
             Ok(()) => Ok(Some(aside)),
             Err(fault) if fault.kind() == ErrorKind::NotFound => Ok(None),
             Err(fault) => Err(io_error("take away", &path, fault)),

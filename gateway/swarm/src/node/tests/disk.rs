@@ -129,7 +129,7 @@ async fn stored_leave_that_fails_at_once_is_tried_again_after_a_pause_and_told_o
     let left = Departure { cluster: "c".to_owned(), node: "n".to_owned(), cause: DepartureCause::Left };
     test.store().save_departure(&left).unwrap();
     // No file can be written at the place of the draft.
-    let obstacle = test.path().join("departure.new");
+    let obstacle = test.path().join("departure.json.new");
     fs::create_dir(&obstacle).unwrap();
     let (node, _running) = test.start().await;
     let limit = SystemTime::now() + Duration::from_secs(60);
@@ -139,11 +139,11 @@ async fn stored_leave_that_fails_at_once_is_tried_again_after_a_pause_and_told_o
     }
     sleep(LOOK).await;
     let status = node.status();
-    assert!(status.problems()[0].contains("departure.new"), "{status:?}");
+    assert!(status.problems()[0].contains("departure.json.new"), "{status:?}");
     assert!(matches!(&status.phase, NodePhase::Leaving(Some(member)) if member.node == "n"), "{status:?}");
     assert_eq!(test.maker.removals.load(Ordering::Relaxed), 1);
     // As one that cannot be removed: it is tried at the start alone.
-    let draft = test.path().join("managers.new");
+    let draft = test.path().join("managers.json.new");
     fs::write(&draft, "").unwrap();
     assert!(matches!(node.leave().await, Err(Error::Busy { doing: "leaving" })));
     pause();
