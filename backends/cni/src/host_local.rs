@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
+use switchyard_linux::files::if_present;
 
 use crate::conf::NetworkList;
 
@@ -46,12 +47,9 @@ fn directories(list: &NetworkList) -> impl Iterator<Item = PathBuf> {
 }
 
 fn free_in(dir: &Path) -> io::Result<usize> {
-    let lock = match OpenOptions::new().read(true).write(true).open(dir.join("lock")) {
-        Ok(file) => file,
-        // Without the directory nothing was ever reserved.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(error),
-    };
+    let lock = if_present(OpenOptions::new().read(true).write(true).open(dir.join("lock")))?;
+    // Without the directory nothing was ever reserved.
+    let Some(lock) = lock else { return Ok(0) };
     let _lock = lock_with_timeout(lock, dir)?;
     let mut freed = 0;
     for entry in fs::read_dir(dir)? {

@@ -7,7 +7,7 @@
 //! not synced: after a power cut an attachment can be undone without them. So a truncated result counts as
 //! unknown; and if the request itself is truncated or missing, no plugin has run.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use switchyard_linux::files::{self, if_present};
 use switchyard_linux::report;
 use switchyard_steps::{Step, reach};
 use tokio::task::spawn_blocking;
@@ -78,12 +79,12 @@ impl Saved {
     /// # Errors
     /// [`Error::Journal`], [`Error::JournalDamaged`], [`Error::JournalContent`].
     pub fn read(path: &Path) -> Result<Option<Self>, Error> {
-        let bytes = match fs::read(path) {
-            Ok(bytes) => bytes,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(Error::Journal { doing: "read", path: path.to_owned(), source }),
-        };
-        Self::parse(path, &bytes)
+        let bytes = if_present(fs::read(path)).map_err(|source| Error::Journal {
+            doing: "read",
+            path: path.to_owned(),
+            source,
+        })?;
+        bytes.map_or(Ok(None), |bytes| Self::parse(path, &bytes))
     }
 
     /// Reads the contents of a journal file; `None` if no plugin has run for it. `path` is for error
@@ -277,7 +278,7 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     // On common file systems the sync of a new file also syncs its directory entry; this sync is then cheap.
-    File::open(parent(path))?.sync_all()?;
+    files::sync_dir(files::parent(path))?;
     reach(Step::JournalWritten);
     Ok(())
 }
@@ -294,15 +295,7 @@ pub(crate) async fn append(path: &Path, result: &Value) -> Result<(), Error> {
 /// Removes the file. Idempotent.
 async fn remove(path: &Path) -> Result<(), Error> {
     let target = path.to_owned();
-    blocking("remove", path, move || match fs::remove_file(target) {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
-        Ok(()) | Err(_) => Ok(()),
-    })
-    .await
-}
-
-fn parent(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    blocking("remove", path, move || if_present(fs::remove_file(target)).map(drop)).await
 }
 
 #[cfg(test)]

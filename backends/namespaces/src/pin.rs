@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::sethostname;
+use switchyard_linux::files::if_present;
 
 use switchyard_steps::{Step, reach};
 
@@ -284,11 +285,7 @@ fn undo(dir: &Path, pins: &[Ns], with_dir: bool) -> Result<(), Error> {
 
 fn unpin(path: &Path) -> Result<(), Error> {
     mounts::detach(path)?;
-    match fs::remove_file(path) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(Error::file("remove", path)(e)),
-    }
+    if_present(fs::remove_file(path)).map(drop).map_err(Error::file("remove", path))
 }
 
 #[cfg(test)]

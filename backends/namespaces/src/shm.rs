@@ -1,12 +1,12 @@
 //! The tmpfs that a sandbox's tasks share as `/dev/shm`.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use nix::mount::{MsFlags, mount as mount_fs};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use switchyard_linux::files::if_present;
 
 use switchyard_steps::{Step, reach};
 
@@ -47,11 +47,7 @@ pub fn mount(dir: &Path, size_bytes: u64) -> Result<(), Error> {
 /// [`Error::Mount`], [`Error::StillMounted`], or [`Error::File`] if `dir` contains other files.
 pub fn unmount(dir: &Path) -> Result<(), Error> {
     mounts::detach(dir)?;
-    match fs::remove_dir(dir) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(Error::file("remove the directory", dir)(e)),
-    }
+    if_present(fs::remove_dir(dir)).map(drop).map_err(Error::file("remove the directory", dir))
 }
 
 /// Whether `dir` is itself the mount point of a tmpfs.

@@ -24,6 +24,7 @@ pub use listing::{Listed, ListedNode, Listing, is_kind, list};
 
 use crate::input::HostFs;
 use file::SpecFile;
+use switchyard_linux::files::if_present;
 
 /// The largest spec file that is read, in bytes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
@@ -203,9 +204,8 @@ fn read_files(
     fs: &dyn HostFs,
     mut each: impl FnMut(PathBuf, bool, io::Result<Vec<u8>>),
 ) -> Vec<String> {
-    let mut paths = match fs.list(dir) {
-        Ok(paths) => paths,
-        Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Vec::new(),
+    let mut paths = match if_present(fs.list(dir)) {
+        Ok(paths) => paths.unwrap_or_default(),
         Err(fault) => return vec![because(dir, &fault.to_string())],
     };
     paths.sort();

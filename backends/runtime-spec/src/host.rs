@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use switchyard_core::spec::{MissingSource, OomScoreAdj};
+use switchyard_linux::files::if_present;
 use switchyard_linux::mounts::MountTable;
 
 use crate::input::{
@@ -118,11 +119,7 @@ fn walk(
         if entry.file_name().to_str().is_some_and(|name| skipped.contains(&name)) {
             continue;
         }
-        let metadata = match entry.metadata() {
-            Ok(metadata) => metadata,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
+        let Some(metadata) = if_present(entry.metadata())? else { continue };
         if let Some(info) = device_info(&metadata) {
             devices.push((entry.path(), info));
         } else if metadata.is_dir() && depth > 0 {

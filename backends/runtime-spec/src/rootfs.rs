@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use switchyard_core::{Error, Result};
+use switchyard_linux::files::if_present;
 
 /// Refuses an image whose `/dev` is there and is no directory. Runtimes make device nodes and links in `/dev`
 /// before they enter the container, and some versions of runc follow a link there out of the root file system
@@ -12,12 +13,10 @@ use switchyard_core::{Error, Result};
 /// # Errors
 /// `FailedPrecondition` for such an image; `Internal` if it cannot be looked at.
 pub fn check_dev(root: &Path) -> Result<()> {
-    let kind = match fs::symlink_metadata(root.join("dev")) {
-        Ok(found) => found.file_type(),
-        // The runtime makes it.
-        Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(fault) => return Err(Error::internal("look at /dev of the image").with_source(fault)),
-    };
+    let found = if_present(fs::symlink_metadata(root.join("dev")))
+        .map_err(|fault| Error::internal("look at /dev of the image").with_source(fault))?;
+    // The runtime makes one that is missing.
+    let Some(kind) = found.map(|found| found.file_type()) else { return Ok(()) };
     if kind.is_dir() {
         return Ok(());
     }

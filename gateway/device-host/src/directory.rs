@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use nix::unistd::geteuid;
 use switchyard_core::{Error, Result};
+use switchyard_linux::files::if_present;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep_until};
 
@@ -68,11 +69,8 @@ pub(crate) async fn open(directory: &Path) -> Result<RegistrySocket> {
         return Err(taken("a kubelet or another daemon"));
     }
     for entry in fs::read_dir(directory).map_err(fail("read"))?.flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_socket())
-            && let Err(error) = fs::remove_file(entry.path())
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(fail("clear")(error));
+        if entry.file_type().is_ok_and(|kind| kind.is_socket()) {
+            if_present(fs::remove_file(entry.path())).map_err(fail("clear"))?;
         }
     }
     let listener = UnixListener::bind(&registry).map_err(fail("listen in"))?;

@@ -15,6 +15,7 @@ use futures::Stream;
 use nix::unistd::geteuid;
 use switchyard_authority::AuthorityFilter;
 use switchyard_core::{Error, Result};
+use switchyard_linux::files::if_present;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -111,11 +112,9 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        match fs::remove_file(&self.path) {
-            Ok(()) => {}
-            // A kubelet that starts removes all sockets first.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => tracing::debug!(socket = %self.path.display(), %error, "cannot remove a socket"),
+        // A kubelet that starts removes all sockets first.
+        if let Err(error) = if_present(fs::remove_file(&self.path)) {
+            tracing::debug!(socket = %self.path.display(), %error, "cannot remove a socket");
         }
     }
 }

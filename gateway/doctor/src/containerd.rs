@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use switchyard_config::ContainerdMode;
 use switchyard_containerd::advisories::{advisories, parse_version_output};
+use switchyard_linux::files::if_present;
 use switchyard_operator_api::AdvisoryView;
 use toml::{Table, Value};
 
@@ -62,10 +63,9 @@ fn cri_plugin(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let file = config_file(facts);
-    let text = match facts.view.read(&file, super::view::FILE_MAX) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+    let text = match if_present(facts.view.read(&file, super::view::FILE_MAX)) {
         // Without a file, all plugins are enabled.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Ok(bytes) => String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned(),
         Err(error) => {
             return Some(Finding::new(&CONTAINERD_CONFIG, format!("{}: {error}", file.display())));
         }

@@ -1,7 +1,8 @@
 //! Checks of devices and of files of the Container Device Interface.
 
-use std::io;
 use std::path::Path;
+
+use switchyard_linux::files::if_present;
 
 use super::codes::orchestrators::{CDI, EMPTY_GROUP, UNHEALTHY_DEVICE};
 use super::facts::Facts;
@@ -51,9 +52,8 @@ fn unhealthy(facts: &Facts) -> Option<Finding> {
 }
 
 fn spec_dir(facts: &Facts, dir: &Path) -> Vec<Finding> {
-    let names = match facts.view.list(dir) {
-        Ok(names) => names,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+    let names = match if_present(facts.view.list(dir)) {
+        Ok(names) => names.unwrap_or_default(),
         Err(error) => return vec![Finding::new(&CDI, format!("{}: {error}", dir.display()))],
     };
     let files = names.iter().map(|name| dir.join(name)).take(FILES_MAX);

@@ -17,6 +17,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use switchyard_linux::files::if_present;
 use tokio::sync::OwnedSemaphorePermit;
 
 use switchyard_steps::{Step, reach};
@@ -129,12 +130,9 @@ impl Journal {
         windows: &Arc<WindowBudget>,
         scratch: &mut Scratch,
     ) -> io::Result<Self> {
-        let (position, record) = match PositionFile::open(&paths.position) {
-            Ok(opened) => opened,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (PositionFile::create(&paths.position)?, None)
-            }
-            Err(error) => return Err(error),
+        let (position, record) = match if_present(PositionFile::open(&paths.position))? {
+            Some(opened) => opened,
+            None => (PositionFile::create(&paths.position)?, None),
         };
         let mut spools = [None, None];
         for stream in streams(spec) {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use switchyard_linux::files::if_present;
 
 use switchyard_steps::{Step, reach};
 
@@ -267,11 +268,7 @@ fn truncate_to_record(path: &Path, position: &Position) -> io::Result<()> {
     let mut recorded = open_recorded(path, position)?;
     if recorded.is_none() {
         let Some(parent) = path.parent() else { return Ok(()) };
-        let entries = match parent.read_dir() {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(error),
-        };
+        let Some(entries) = if_present(parent.read_dir())? else { return Ok(()) };
         for entry in entries.flatten() {
             recorded = open_recorded(&entry.path(), position)?;
             if recorded.is_some() {

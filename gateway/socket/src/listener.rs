@@ -23,6 +23,7 @@ pub use connection_limit::ConnectionPermit;
 pub use own::{OwnConnections, OwnConnector, own_connections};
 
 use connection_limit::ConnectionLimiter;
+use switchyard_linux::files::if_present;
 
 /// A connection of a gRPC client, with any `:authority`; it holds a permit of the socket's connection limit.
 pub type GrpcConnection = AuthorityFilter<UnixStream, Option<ConnectionPermit>>;
@@ -75,11 +76,10 @@ impl GuardedListener {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(fail)?;
         }
-        match fs::symlink_metadata(path) {
-            Ok(meta) if meta.file_type().is_socket() => fs::remove_file(path).map_err(fail)?,
-            Ok(_) => return Err(ListenError::InTheWay(path.to_owned())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(fail(error)),
+        match if_present(fs::symlink_metadata(path)).map_err(fail)? {
+            Some(meta) if meta.file_type().is_socket() => fs::remove_file(path).map_err(fail)?,
+            Some(_) => return Err(ListenError::InTheWay(path.to_owned())),
+            None => {}
         }
         let listener = UnixListener::bind(path).map_err(fail)?;
         switchyard_steps::reach(switchyard_steps::Step::SocketBound);

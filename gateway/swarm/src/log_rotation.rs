@@ -21,6 +21,7 @@ use switchyard_core::id::TaskId;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::Task;
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_linux::files::if_present;
 use switchyard_logkeeper::rotate::RotatedFiles;
 use tokio::time::sleep;
 
@@ -186,13 +187,12 @@ impl RotatedLog {
 
     /// How the file is. Until the log `is_settled`, an empty file beside rotated ones may be one that is not used.
     fn state(&self, is_settled: bool) -> io::Result<FileState> {
-        match size(&self.file) {
-            Ok(0) if !is_settled && RotatedFiles::of(&self.file)?.count() > 0 => Ok(FileState::Renamed),
-            Ok(size) if size < self.max_size => Ok(FileState::Small),
-            Ok(_) => Ok(FileState::Large),
-            Err(fault) if fault.kind() == io::ErrorKind::NotFound => Ok(FileState::Renamed),
-            Err(fault) => Err(fault),
-        }
+        Ok(match if_present(size(&self.file))? {
+            Some(0) if !is_settled && RotatedFiles::of(&self.file)?.count() > 0 => FileState::Renamed,
+            Some(size) if size < self.max_size => FileState::Small,
+            Some(_) => FileState::Large,
+            None => FileState::Renamed,
+        })
     }
 
     fn rotated_files(&self) -> Result<RotatedFiles> {

@@ -25,6 +25,7 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 use parking_lot::Mutex;
 use switchyard_core::{Error, Result};
+use switchyard_linux::files::if_present;
 
 use crate::from_proto::check_id;
 use crate::plan::TaskFile;
@@ -108,7 +109,7 @@ impl SecretFiles {
     /// They can be removed again.
     pub(crate) fn remove(&self, task_id: &str) -> Result<()> {
         let dir = self.of_task(task_id)?;
-        absent_is_fine(fs::remove_dir_all(&dir)).map_err(|fault| failed("remove", &dir, fault))
+        if_present(fs::remove_dir_all(&dir)).map(drop).map_err(|fault| failed("remove", &dir, fault))
     }
 
     /// Removes the files of all tasks but these.
@@ -135,7 +136,9 @@ impl SecretFiles {
                 return Ok(());
             }
             if !self.mounter.is_mounted(dir)? {
-                return absent_is_fine(fs::remove_dir(dir)).map_err(|fault| failed("remove", dir, fault));
+                return if_present(fs::remove_dir(dir))
+                    .map(drop)
+                    .map_err(|fault| failed("remove", dir, fault));
             }
             self.mounter.unmount(dir)?;
         }
@@ -143,11 +146,9 @@ impl SecretFiles {
 
     /// Removes the files of all tasks but these; returns whether none are left. The turn is held.
     fn retain_some(&self, keeps: impl Fn(&str) -> bool) -> Result<bool> {
-        let entries = match fs::read_dir(&self.dir) {
-            Ok(entries) => entries,
-            Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(true),
-            Err(fault) => return Err(failed("read", &self.dir, fault)),
-        };
+        let entries =
+            if_present(fs::read_dir(&self.dir)).map_err(|fault| failed("read", &self.dir, fault))?;
+        let Some(entries) = entries else { return Ok(true) };
         let mut is_empty = true;
         let mut result = Ok(());
         for entry in entries {
@@ -156,7 +157,7 @@ impl SecretFiles {
                 is_empty = false;
                 continue;
             }
-            let removed = absent_is_fine(fs::remove_dir_all(entry.path()));
+            let removed = if_present(fs::remove_dir_all(entry.path())).map(drop);
             result = result.and(removed.map_err(|fault| failed("remove", &entry.path(), fault)));
         }
         result.map(|()| is_empty)
@@ -261,13 +262,6 @@ fn write_file(path: &Path, file: &TaskFile) -> io::Result<PathBuf> {
     // Last: a write removes the bits for set-user-id.
     written.set_permissions(fs::Permissions::from_mode(*mode))?;
     Ok(path.to_owned())
-}
-
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(fault) if fault.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 fn failed(what: &str, path: &Path, fault: io::Error) -> Error {

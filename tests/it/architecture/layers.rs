@@ -57,8 +57,14 @@ const LAYERS: [(&str, &[&str]); 42] = [
         &["switchyard-container-metrics", "switchyard-core", "switchyard-proto", "switchyard-streaming"],
     ),
     ("switchyard-daemon", &["*"]),
-    ("switchyard-device-host", &["switchyard-authority", "switchyard-core", "switchyard-proto"]),
-    ("switchyard-device-plugin", &["switchyard-authority", "switchyard-core", "switchyard-proto"]),
+    (
+        "switchyard-device-host",
+        &["switchyard-authority", "switchyard-core", "switchyard-linux", "switchyard-proto"],
+    ),
+    (
+        "switchyard-device-plugin",
+        &["switchyard-authority", "switchyard-core", "switchyard-linux", "switchyard-proto"],
+    ),
     ("switchyard-devices", &["switchyard-core", "switchyard-node-files", "switchyard-runtime-spec"]),
     // It reads the configuration of CNI and of containerd, and finds processes, as the daemon does.
     (
@@ -95,6 +101,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
             "switchyard-authority",
             "switchyard-core",
             "switchyard-docker-options",
+            "switchyard-linux",
             "switchyard-node-files",
             "switchyard-process",
             "switchyard-proto",
@@ -127,7 +134,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
     // Below every gRPC server and client.
     ("switchyard-rpc", &[]),
     ("switchyard-runtime-spec", &["switchyard-core", "switchyard-linux", "switchyard-node-files"]),
-    ("switchyard-socket", &["switchyard-authority", "switchyard-steps"]),
+    ("switchyard-socket", &["switchyard-authority", "switchyard-linux", "switchyard-steps"]),
     // Used by the architecture tests and by tests/measure, for trees of others too.
     ("switchyard-source", &[]),
     ("switchyard-steps", &[]),

@@ -6,10 +6,10 @@
 //! Linux 5.18.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
 use switchyard_core::Result;
+use switchyard_linux::files::if_present;
 
 use crate::base::fs::{io_error, write_durable};
 use crate::base::random::fill_random;
@@ -43,11 +43,8 @@ pub(crate) fn has_changed(of_record: Option<&str>, of_run: Option<&str>) -> bool
 /// The epoch in a file; `None` if there is no file, or no epoch in it.
 fn load(path: &Path) -> Result<Option<String>> {
     let is_epoch = |text: &String| text.len() == 2 * LEN && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    match fs::read(path) {
-        Ok(bytes) => Ok(String::from_utf8(bytes).ok().filter(is_epoch)),
-        Err(fault) if fault.kind() == ErrorKind::NotFound => Ok(None),
-        Err(fault) => Err(io_error("read", path, fault)),
-    }
+    let bytes = if_present(fs::read(path)).map_err(|fault| io_error("read", path, fault))?;
+    Ok(bytes.and_then(|bytes| String::from_utf8(bytes).ok()).filter(is_epoch))
 }
 
 fn begin(path: &Path) -> Result<String> {

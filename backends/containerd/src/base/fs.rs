@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use switchyard_core::threads::bulk;
 use switchyard_core::{Error, ErrorKind, Result};
-use switchyard_linux::files::Durable;
+use switchyard_linux::files::{Durable, if_present};
 use switchyard_namespaces::files;
 use switchyard_tree::Cancel;
 
@@ -119,10 +119,8 @@ pub(crate) fn ids_below<I: FromStr>(dir: &Path) -> Result<BTreeMap<String, I>> {
         }
         Ok(())
     });
-    match listed {
-        Err(fault) if fault.kind() != io::ErrorKind::NotFound => Err(io_error("list", dir, fault)),
-        Ok(()) | Err(_) => Ok(ids),
-    }
+    if_present(listed).map_err(|fault| io_error("list", dir, fault))?;
+    Ok(ids)
 }
 
 /// Runs short file operations on a blocking thread. What may take long is [`bulk`] work.

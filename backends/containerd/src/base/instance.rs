@@ -5,11 +5,12 @@
 //! with our directories under another one.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use switchyard_core::{Error, Result};
+use switchyard_linux::files::if_present;
 
 use crate::base::fs::{io_error, write_durable};
 use crate::base::random::fill_random;
@@ -119,14 +120,10 @@ fn is_name(text: &str) -> bool {
 fn stored(file: &Path) -> Result<Option<String>> {
     let mut bytes = Vec::new();
     let read = File::open(file).and_then(|file| file.take(READ_MAX).read_to_end(&mut bytes));
-    match read {
-        Ok(_) => {
-            let name = str::from_utf8(&bytes).unwrap_or_default().trim();
-            Ok(is_name(name).then(|| name.to_owned()))
-        }
-        Err(fault) if fault.kind() == ErrorKind::NotFound => Ok(None),
-        Err(fault) => Err(io_error("read", file, fault)),
-    }
+    // Without a file there are no bytes, which are no name.
+    if_present(read).map_err(|fault| io_error("read", file, fault))?;
+    let name = str::from_utf8(&bytes).unwrap_or_default().trim();
+    Ok(is_name(name).then(|| name.to_owned()))
 }
 
 #[cfg(test)]

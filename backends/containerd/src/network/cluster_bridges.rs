@@ -12,7 +12,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ use switchyard_cni as cni;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{ClusterBridge, Subnet};
 use switchyard_core::{Error, Result};
-use switchyard_linux::files::Durable;
+use switchyard_linux::files::{Durable, if_present};
 use switchyard_namespaces::files;
 use switchyard_namespaces::{delete_device, has_device};
 use switchyard_steps::{Step, reach};
@@ -199,10 +198,7 @@ impl ClusterBridges {
 
     fn remove_holder(&self, interface: &str, id: SandboxId) -> Result<()> {
         let holder = self.holders(interface).join(id.to_string());
-        match fs::remove_file(&holder) {
-            Err(fault) if fault.kind() != ErrorKind::NotFound => Err(io_error("remove", &holder, fault)),
-            Ok(()) | Err(_) => Ok(()),
-        }
+        if_present(fs::remove_file(&holder)).map(drop).map_err(|fault| io_error("remove", &holder, fault))
     }
 
     /// Removes a bridge that nobody holds. Idempotent.
@@ -268,12 +264,13 @@ fn report_unused(interface: &str, error: &Error) {
 
 /// The names in a directory; none if it is missing.
 fn names_below(dir: &Path) -> Result<Vec<String>> {
-    let listed = match fs::read_dir(dir) {
-        Err(fault) if fault.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        listed => listed.and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>()),
-    };
-    let entries = listed.map_err(|fault| io_error("list", dir, fault))?;
-    Ok(entries.into_iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+    let listed = fs::read_dir(dir).and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>());
+    let entries = if_present(listed).map_err(|fault| io_error("list", dir, fault))?;
+    Ok(entries
+        .unwrap_or_default()
+        .into_iter()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect())
 }
 
 #[cfg(test)]

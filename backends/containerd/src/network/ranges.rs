@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::Result;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::Subnet;
-use switchyard_linux::files::draft_of;
+use switchyard_linux::files::{draft_of, if_present};
 use switchyard_steps::{Step, reach};
 use tokio::sync::Semaphore;
 
@@ -33,13 +33,13 @@ impl Ranges {
     /// ranges again.
     pub(crate) fn load(path: PathBuf) -> Self {
         clear_draft(&path);
-        let named = match std::fs::read(&path) {
-            Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
+        let named = match if_present(std::fs::read(&path)) {
+            Ok(None) => BTreeMap::new(),
             Err(fault) => {
                 tracing::error!(path = %path.display(), error = %fault, "the file of address ranges cannot be read");
                 BTreeMap::new()
             }
-            Ok(text) => parse(&text).unwrap_or_else(|| {
+            Ok(Some(text)) => parse(&text).unwrap_or_else(|| {
                 tracing::error!(path = %path.display(), "the file of address ranges cannot be parsed");
                 BTreeMap::new()
             }),

@@ -9,6 +9,7 @@ use containerd_client::types::v1::Status;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{ID_PLACEHOLDER, SandboxSpec};
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_linux::files::if_present;
 use switchyard_runtime_spec::infra::{InfraInput, build};
 use switchyard_runtime_spec::{Host, ResolvedUser};
 use switchyard_steps::reach;
@@ -48,12 +49,7 @@ pub(super) async fn unpin_pid(dirs: &SandboxDirs) -> Result<()> {
     let pin = dirs.pid_namespace();
     blocking(move || {
         unmount_all(&pin)?;
-        match std::fs::remove_file(&pin) {
-            Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => {
-                Err(io_error("remove", &pin, fault))
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
+        if_present(std::fs::remove_file(&pin)).map(drop).map_err(|fault| io_error("remove", &pin, fault))
     })
     .await
 }

@@ -8,6 +8,7 @@ use switchyard_core::backend::TaskDetails;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{ComputeClaim, OomScoreAdj, Resources, TaskUpdate};
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_linux::files::if_present;
 use switchyard_runtime_spec::resources::{granted, linux_resources};
 
 use super::TaskEntry;
@@ -288,22 +289,16 @@ async fn write_limits_marker(entry: &TaskEntry, score: Option<Rescore>) -> Resul
 /// anything was changed.
 async fn read_limits_marker(entry: &TaskEntry) -> Result<Option<Rescore>> {
     let path = entry.dirs.limits_pending();
-    match tokio::fs::read_to_string(&path).await {
-        Ok(text) => Ok(Rescore::parse(&text)),
-        Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(fault) => Err(io_error("read", &path, fault)),
-    }
+    let text = if_present(tokio::fs::read_to_string(&path).await);
+    let text = text.map_err(|fault| io_error("read", &path, fault))?;
+    Ok(text.and_then(|text| Rescore::parse(&text)))
 }
 
 async fn remove_limits_marker(entry: &TaskEntry) -> Result<()> {
     let path = entry.dirs.limits_pending();
-    match tokio::fs::remove_file(&path).await {
-        Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => Err(io_error("remove", &path, fault)),
-        Ok(()) | Err(_) => {
-            switchyard_steps::reach(Step::LimitsUnmarked);
-            Ok(())
-        }
-    }
+    if_present(tokio::fs::remove_file(&path).await).map_err(|fault| io_error("remove", &path, fault))?;
+    switchyard_steps::reach(Step::LimitsUnmarked);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
 use switchyard_core::id::SandboxId;
+use switchyard_linux::files::if_present;
 use switchyard_proto::cri::v1 as cri;
 
 use super::{Client, CriError, image_spec, refused};
@@ -191,12 +191,11 @@ impl Client {
         let request = self.request(cri::RemovePodSandboxRequest { pod_sandbox_id: pod });
         self.runtime.remove_pod_sandbox(request).await.map_err(refused("RemovePodSandbox"))?;
         if let Some(logs) = logs {
-            match fs::remove_dir_all(&logs) {
-                Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                    return Err(CriError::LogDir { doing: "remove", path: logs, source });
-                }
-                Ok(()) | Err(_) => {}
-            }
+            if_present(fs::remove_dir_all(&logs)).map_err(|source| CriError::LogDir {
+                doing: "remove",
+                path: logs,
+                source,
+            })?;
         }
         Ok(())
     }

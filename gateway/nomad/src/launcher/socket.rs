@@ -16,6 +16,7 @@ use std::time::Duration;
 use futures::Stream;
 use nix::unistd::{Uid, geteuid};
 use switchyard_authority::AuthorityFilter;
+use switchyard_linux::files::if_present;
 use tokio::net::{UnixListener, UnixStream};
 
 use super::handshake;
@@ -181,10 +182,7 @@ fn remove_stale(dir: &Path) {
 }
 
 fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    if_present(fs::remove_file(path)).map(drop)
 }
 
 // === impl SocketFile ===

@@ -1,9 +1,9 @@
 //! The release of what an ended task held, and the removal of a task.
 
-use std::io;
 use std::path::Path;
 
 use switchyard_core::{Error, Result};
+use switchyard_linux::files::if_present;
 
 use super::Worker;
 use crate::record::Record;
@@ -64,11 +64,8 @@ impl Worker {
 
 /// Removes a directory that only the gateway writes to. Idempotent.
 fn remove_dir(dir: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(dir) {
-        Err(fault) if fault.kind() != io::ErrorKind::NotFound => {
-            let message = format!("remove the log {}", dir.display());
-            Err(Error::unavailable(message).with_source(fault))
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
+    if_present(std::fs::remove_dir_all(dir)).map(drop).map_err(|fault| {
+        let message = format!("remove the log {}", dir.display());
+        Error::unavailable(message).with_source(fault)
+    })
 }

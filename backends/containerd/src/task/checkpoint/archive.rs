@@ -10,6 +10,7 @@ use std::time::Instant;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
 use nix::unistd::linkat;
 use switchyard_core::{Error, Result};
+use switchyard_linux::files::if_present;
 use tar::{Builder, EntryType, Header};
 
 use super::{check_deadline, deadline_or_io_error};
@@ -123,10 +124,9 @@ impl CheckpointEntry {
                     ExactReader::new(bytes.as_slice(), length, until),
                 )
             }
-            Self::IfThere(name, path) => match File::open(path) {
-                Ok(file) => append_file(builder, Path::new(name), file, until),
-                Err(fault) if fault.kind() == io::ErrorKind::NotFound => Ok(()),
-                Err(fault) => Err(fault),
+            Self::IfThere(name, path) => match if_present(File::open(path))? {
+                Some(file) => append_file(builder, Path::new(name), file, until),
+                None => Ok(()),
             },
             Self::Directory(name, path) => {
                 let mut header = plain(0);

@@ -10,7 +10,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -18,7 +17,7 @@ use switchyard_core::backend::NamedVolume;
 use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::spec::is_volume_name;
 use switchyard_core::{Error, Result};
-use switchyard_linux::files::{self, Durable, sync_dir};
+use switchyard_linux::files::{self, Durable, if_present, sync_dir};
 use switchyard_tree::Cancel;
 
 use crate::base::fs::{io_error, remove_tree_blocking};
@@ -164,11 +163,8 @@ impl Volumes {
                  version of the daemon that can read it, and restart the daemon"
             )));
         }
-        match files::rename(&path, &aside, Durable::No) {
-            Ok(()) => Ok(Some(aside)),
-            Err(fault) if fault.kind() == ErrorKind::NotFound => Ok(None),
-            Err(fault) => Err(io_error("take away", &path, fault)),
-        }
+        let renamed = if_present(files::rename(&path, &aside, Durable::No));
+        Ok(renamed.map_err(|fault| io_error("take away", &path, fault))?.map(|()| aside))
     }
 }
 
@@ -182,10 +178,8 @@ impl Volumes {
         let mut listed = Vec::new();
         for owner in Owner::ALL {
             let dir = self.dir.join(owner.as_str());
-            let entries = match fs::read_dir(&dir) {
-                Err(fault) if fault.kind() == ErrorKind::NotFound => continue,
-                entries => entries.map_err(|fault| io_error("list", &dir, fault))?,
-            };
+            let entries = if_present(fs::read_dir(&dir)).map_err(|fault| io_error("list", &dir, fault))?;
+            let Some(entries) = entries else { continue };
             for entry in entries {
                 let entry = entry.map_err(|fault| io_error("list", &dir, fault))?;
                 let name = entry.file_name().to_string_lossy().into_owned();
