@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use switchyard_linux::beginning;
 
 use crate::error::ResultError;
 use crate::version::SpecVersion;
@@ -126,7 +127,7 @@ impl CniResult {
         if output.iter().all(u8::is_ascii_whitespace) {
             return Err(ResultError::Empty);
         }
-        let start = || String::from_utf8_lossy(output).chars().take(SHOWN).collect();
+        let start = || beginning(&String::from_utf8_lossy(output), SHOWN).to_owned();
         let raw: Value =
             serde_json::from_slice(output).map_err(|source| ResultError::Json { start: start(), source })?;
         Self::from_value(raw, wanted)
@@ -138,7 +139,7 @@ impl CniResult {
     /// [`ResultError`].
     pub fn from_value(mut raw: Value, wanted: SpecVersion) -> Result<Self, ResultError> {
         let unreadable = |raw: &Value, source| ResultError::Json {
-            start: raw.to_string().chars().take(SHOWN).collect(),
+            start: beginning(&raw.to_string(), SHOWN).to_owned(),
             source,
         };
         if !has_objects_only(&raw) {

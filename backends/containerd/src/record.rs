@@ -18,6 +18,7 @@ use switchyard_core::image::ImageId;
 use switchyard_core::spec::{IdMap, IdRange, Meta, ProjectId, Signal, UserNamespace};
 use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
+use switchyard_linux::beginning;
 use switchyard_namespaces::Ns;
 
 mod cgroups;
@@ -431,7 +432,7 @@ impl ExitRecord {
     pub(crate) fn from_core(exit: &Exit, started_at: Option<SystemTime>) -> Self {
         let Exit { code, finished_at, cause } = exit;
         let start_failed = match cause {
-            ExitCause::StartFailed(why) => Some(why.chars().take(REASON_LIMIT / 4).collect()),
+            ExitCause::StartFailed(why) => Some(beginning(why, REASON_LIMIT / 4).to_owned()),
             ExitCause::Exited | ExitCause::OomKilled | ExitCause::Lost => None,
         };
         Self {

@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use switchyard_core::spec::{EnvVar, PidMode, TaskSpec};
 use switchyard_core::text::first_names;
 use switchyard_core::{Error, Result};
+use switchyard_linux::beginning;
 
 use crate::input::ImageConfig;
 use crate::text;
@@ -131,7 +132,7 @@ pub fn of_task(
     }
     // One for all: an image may have a hundred thousand.
     if let Some(first) = left_out.first() {
-        let shown: String = first.chars().take(SHOWN).collect();
+        let shown = beginning(first, SHOWN);
         let count = left_out.len();
         warnings.push(format!(
             "lines in the image's environment are no assignments and are left out ({count}), such as {shown:?}"

@@ -1,5 +1,7 @@
 //! Lists that clients send, in warnings. They can have any length, and so can each name: a warning shows the first few, cut.
 
+use switchyard_linux::beginning;
+
 /// How many names of a list are shown.
 const NAMES: usize = 3;
 
@@ -10,7 +12,7 @@ const NAME: usize = 80;
 #[must_use]
 pub fn first_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut names = names.into_iter();
-    let cut = |name: &str| format!("{:?}", name.chars().take(NAME).collect::<String>());
+    let cut = |name: &str| format!("{:?}", beginning(name, NAME));
     let shown = names.by_ref().take(NAMES).map(cut).collect::<Vec<_>>().join(", ");
     match names.count() {
         0 => shown,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use switchyard_core::device::{DeviceProvider, Reservation};
 use switchyard_core::{Error, Result};
+use switchyard_linux::beginning;
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 use switchyard_proto::kubelet::device_plugin::v1beta1::device_plugin_client::DevicePluginClient;
 use tokio::time::timeout;
@@ -137,7 +138,7 @@ impl Hosted {
         let (failure, error) = match timeout(limit, call).await {
             Ok(Ok(answer)) => return Ok(answer.into_inner()),
             Ok(Err(status)) => {
-                let why: String = status.message().chars().take(TEXT_MAX).collect();
+                let why = beginning(status.message(), TEXT_MAX);
                 let text = format!("the plugin of {resource} fails {method}: {:?}: {why}", status.code());
                 (Failure::Failed, Error::unavailable(text))
             }

@@ -18,6 +18,7 @@ use hyper_util::rt::TokioIo;
 use switchyard_core::backoff::Backoff;
 use switchyard_core::gateway::Scope;
 use switchyard_core::{Error, Result};
+use switchyard_linux::beginning;
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 use switchyard_proto::kubelet::device_plugin::v1beta1::device_plugin_server::DevicePluginServer;
 use switchyard_proto::kubelet::device_plugin::v1beta1::registration_client::RegistrationClient;
@@ -271,7 +272,7 @@ async fn replaced(mut kubelets: Kubelets, generation: u64) {
 }
 
 fn cut(text: &str) -> String {
-    text.chars().take(TEXT_MAX).collect()
+    beginning(text, TEXT_MAX).to_owned()
 }
 
 // === impl WatcherRegistration ===

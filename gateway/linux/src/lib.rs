@@ -6,6 +6,8 @@ pub mod files;
 mod limits;
 pub mod mounts;
 mod report;
+mod text;
 
 pub use limits::raise_open_files_limit;
 pub use report::report;
+pub use text::beginning;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use switchyard_core::ErrorKind;
+use switchyard_linux::beginning;
 use switchyard_linux::files::ReplaceError;
 use switchyard_linux::report;
 
@@ -170,7 +171,7 @@ pub enum Error {
         limit: Duration,
     },
     /// A manager answered with an error.
-    #[error("the manager {manager} refused {call}: {}", short(status.message()))]
+    #[error("the manager {manager} refused {call}: {}", beginning(status.message(), TEXT_MAX))]
     Refused {
         /// The address.
         manager: String,
@@ -329,8 +330,3 @@ impl From<Error> for switchyard_core::Error {
 
 /// How much of a manager's text is repeated.
 const TEXT_MAX: usize = 500;
-
-/// The beginning of a manager's text.
-fn short(text: &str) -> &str {
-    text.char_indices().nth(TEXT_MAX).map_or(text, |(end, _)| &text[..end])
-}

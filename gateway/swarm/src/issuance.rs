@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use switchyard_linux::beginning;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_proto::docker::swarmkit::v1::issuance_status::State;
 use switchyard_proto::docker::swarmkit::v1::node_ca_client::NodeCaClient;
@@ -72,7 +73,7 @@ pub(crate) async fn request(
         return Err(Error::InvalidAnswer {
             manager: connection.manager().to_owned(),
             call,
-            reason: format!("it names no node: {:?}", node_id.chars().take(64).collect::<String>()),
+            reason: format!("it names no node: {:?}", beginning(&node_id, 64)),
         });
     }
     Ok(node_id)
@@ -137,7 +138,7 @@ fn verdict(answer: swarm::NodeCertificateStatusResponse, request: &str) -> Verdi
         State::Issued | State::Rotate if !certificate.certificate.is_empty() => {
             Verdict::Issued(certificate.certificate)
         }
-        State::Failed => Verdict::Refused(status.err.chars().take(REASON_MAX).collect()),
+        State::Failed => Verdict::Refused(beginning(&status.err, REASON_MAX).to_owned()),
         State::Unknown | State::Renew | State::Pending | State::Issued | State::Rotate => Verdict::Wait,
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use switchyard_core::image::Credentials;
 use switchyard_core::spec::{Protocol, SandboxSpec, TaskSpec};
+use switchyard_linux::beginning;
 
 /// The time between the stop signal and SIGKILL where a service says nothing, as with docker.
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -165,7 +166,7 @@ impl HealthCommand {
             [kind, command @ ..] if kind == "CMD" && !command.is_empty() => Ok(Self::Exec(command.to_vec())),
             [kind, script] if kind == "CMD-SHELL" => Ok(Self::Shell(script.clone())),
             [kind, ..] => {
-                let shown: String = kind.chars().take(KIND_SHOWN).collect();
+                let shown = beginning(kind, KIND_SHOWN);
                 Err(format!(
                     "it begins with {shown:?}: it is none of NONE, CMD and its command, and CMD-SHELL and its text"
                 ))

@@ -12,6 +12,7 @@ use switchyard_swarm::{
 };
 
 use futures::future::BoxFuture;
+use switchyard_linux::beginning;
 
 use crate::wiring::proto_availability;
 
@@ -61,7 +62,7 @@ fn checked(request: SwarmJoin) -> Result<JoinRequest> {
     }
     for manager in &managers {
         check_address(manager).map_err(|why| {
-            let shown: String = manager.chars().take(100).collect();
+            let shown = beginning(manager, 100);
             refused(format!("{shown:?} is no HOST or HOST:PORT of a manager: {why}"))
         })?;
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use switchyard_core::image::Credentials;
 use switchyard_core::{Error, Result};
+use switchyard_linux::beginning;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
@@ -52,7 +53,7 @@ pub(super) async fn get(name: &str, registry: &str) -> Result<Option<Credentials
     }
     // Helpers report errors on standard output. The content is unknown and may be long, so only the first
     // line is used.
-    let why: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
+    let why = beginning(text.lines().next().unwrap_or_default(), 200);
     Err(Error::unavailable(format!("{program} failed for {registry}: {why}")))
 }
 

@@ -8,6 +8,7 @@ use http::header::HOST;
 use http::uri::Authority;
 use http::{Method, Request, StatusCode, Version};
 use hyper::body::Body;
+use switchyard_linux::beginning;
 
 use crate::hosts::KnownHosts;
 
@@ -79,7 +80,7 @@ fn named(request: &Request<impl Body>) -> Result<Option<Authority>, &'static str
 }
 
 fn misdirected(host: &str) -> (StatusCode, String) {
-    let shown: String = host.chars().take(100).collect();
+    let shown = beginning(host, 100);
     let why = format!(
         "{shown:?} is no name of this node: use localhost or the address, or add it to admin.hosts\n"
     );

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use switchyard_core::Error;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::is_volume_name;
+use switchyard_linux::beginning;
 use switchyard_operator_api::{Disclosure, ImageView};
 use tokio::time::timeout;
 
@@ -94,7 +95,7 @@ async fn remove_volume(
         Err(why) => return refused(&why),
     };
     if !is_volume_name(&name) {
-        let shown: String = name.chars().take(100).collect();
+        let shown = beginning(&name, 100);
         return refused(&format!("{shown:?} is no name of a volume"));
     }
     match timeout(REMOVAL_LIMIT, pages.admin.node.remove_volume(owner, name)).await {

@@ -3,6 +3,7 @@
 use swarm::generic_resource::Resource;
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::check_count;
+use switchyard_linux::beginning;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 use super::request::TaskRequest;
@@ -25,7 +26,7 @@ pub(super) fn assigned(task: &swarm::Task) -> Result<Vec<AssignedDevice>> {
                 devices.push(AssignedDevice { kind: kind.clone(), id: value.clone() });
             }
             Some(Resource::DiscreteResourceSpec(swarm::DiscreteGenericResource { kind, value: _ })) => {
-                let kind: String = kind.chars().take(SHOWN).collect();
+                let kind = beginning(kind, SHOWN);
                 let why = format!("{kind:?} is a number, and this node offers only devices, by their ids");
                 return Err(Error::unimplemented(format!("{field}[{index}]: {why}")));
             }
@@ -52,7 +53,7 @@ pub(super) fn by_label(asked: &TaskRequest<'_>) -> Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     for name in list.split(',').map(str::trim) {
         if !asked.node.allowed_devices.contains(name) {
-            let shown: String = name.chars().take(SHOWN).collect();
+            let shown = beginning(name, SHOWN);
             let why = format!(
                 "{shown:?} is no CDI name that services may name on this node: swarm.allow_devices of its configuration lists those"
             );

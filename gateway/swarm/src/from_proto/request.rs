@@ -5,6 +5,7 @@ use std::cell::Cell;
 use swarm::container_spec::Isolation;
 use swarm::task_spec::Runtime;
 use switchyard_core::{Error, Result};
+use switchyard_linux::beginning;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 use crate::plan::PlanContext;
@@ -48,7 +49,7 @@ pub(crate) fn check_id(field: &str, id: &str) -> Result<()> {
     if (1..=64).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return Ok(());
     }
-    let shown: String = id.chars().take(80).collect();
+    let shown = beginning(id, 80);
     Err(Error::invalid(field, format!("{shown:?} is no id")))
 }
 

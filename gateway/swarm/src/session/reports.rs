@@ -121,8 +121,5 @@ impl Latest {
 
 /// Shortens a text to whole characters.
 fn cut(text: &mut String) {
-    if text.len() > TEXT_MAX {
-        let end = (0..=TEXT_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        text.truncate(end);
-    }
+    text.truncate(text.floor_char_boundary(TEXT_MAX));
 }

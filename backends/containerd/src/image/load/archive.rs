@@ -13,6 +13,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_linux::beginning;
 use switchyard_registry::{self as registry, Descriptor, Limits, Reference};
 use tokio_util::sync::CancellationToken;
 
@@ -236,7 +237,7 @@ fn normalized(path: &Path) -> PathBuf {
 
 /// The beginning of a text from the archive, for errors.
 fn truncated(text: &str) -> String {
-    text.chars().take(MAX_NAME_SHOWN).collect()
+    beginning(text, MAX_NAME_SHOWN).to_owned()
 }
 
 fn unreadable(fault: std::io::Error) -> Error {
