@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use switchyard_linux as linux;
 use switchyard_linux::files::{self, if_present};
 use switchyard_linux::report;
 use switchyard_steps::{Step, reach};
-use tokio::task::spawn_blocking;
 
 use crate::attachment::{Attachment, Capabilities};
 use crate::conf::NetworkList;
@@ -247,8 +247,7 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
 /// DEL.
 async fn free_unowned(list: NetworkList) {
     let name = list.name.clone();
-    let freed = spawn_blocking(move || host_local::free_unowned(&list)).await;
-    match freed.unwrap_or_else(|lost| Err(io::Error::other(lost))) {
+    match linux::blocking("the search for addresses", move || host_local::free_unowned(&list)).await {
         Ok(0) => {}
         Ok(freed) => tracing::info!(network = name, freed, "addresses without a holder are freed"),
         Err(error) => tracing::warn!(network = name, %error, "cannot find addresses without a holder"),
@@ -260,10 +259,11 @@ async fn blocking<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, Error> {
-    spawn_blocking(work)
-        .await
-        .unwrap_or_else(|lost| Err(io::Error::other(lost)))
-        .map_err(|source| Error::Journal { doing, path: path.to_owned(), source })
+    linux::blocking("a call on a journal", work).await.map_err(|source| Error::Journal {
+        doing,
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn encode(path: &Path, document: &impl Serialize) -> Result<Vec<u8>, Error> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_core::device::{Inventories, Inventory};
+use switchyard_linux::{WorkLost, blocking, report};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -73,21 +74,19 @@ async fn follow(
         let files = events.files();
         let mut own = looker.take().unwrap_or_else(|| Scanner::new(search.clone()));
         // A path may be on a file system that hangs: then one scan waits for it, and no other one starts.
-        let look = tokio::task::spawn_blocking(move || {
+        let look = blocking("a scan of the node's devices", move || {
             // The watches are set first, so that every change after the scan's start is an event.
             if let Some(files) = files {
                 files.watch(&watched(&own.search));
             }
-            (own.scan(), own)
+            Ok::<_, WorkLost>((own.scan(), own))
         });
         match look.await {
             Ok((found, own)) => {
                 looker = Some(own);
                 publish(found, inventories, &mut notes);
             }
-            Err(fault) => {
-                tracing::error!(error = %fault, "a scan of the node's devices panicked or was aborted")
-            }
+            Err(lost) => tracing::error!(error = report(&lost), "the devices of the node are not known"),
         }
         let rest = begun.elapsed().saturating_mul(SCAN_SHARE).clamp(LEAST_PAUSE, MOST_PAUSE);
         let ended = Instant::now();

@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 use switchyard_core::id::LeaseToken;
 use switchyard_core::ledger::{LEASE_SLOTS_MAX, LeaseStore, StoredLease};
 use switchyard_core::{Error, Result};
+use switchyard_linux::blocking;
 use switchyard_linux::files::{self, Durable, draft_of, if_present, parent, sync_dir};
 use switchyard_steps::{Step, reach};
 use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::record::{self, Contents};
@@ -113,7 +113,7 @@ impl Journal {
                 turn.map_err(|closed| Error::internal("wait for the journal of leases").with_source(closed))?;
             let disk = Arc::clone(&self.disk);
             let pending = Arc::clone(&self.pending);
-            let working = spawn_blocking(move || {
+            let working = blocking("an operation on the journal of leases", move || {
                 let _until_it_ends = turn;
                 let mut disk = disk.lock();
                 let ended = std::mem::take(&mut pending.lock().ended);
@@ -124,10 +124,7 @@ impl Journal {
                 }
                 work(&mut disk)
             });
-            working.await.unwrap_or_else(|fault| {
-                Err(Error::internal("an operation on the journal of leases panicked or was aborted")
-                    .with_source(fault))
-            })
+            working.await
         };
         timeout(LIMIT, done).await.unwrap_or_else(|_| {
             let path = self.path.display();

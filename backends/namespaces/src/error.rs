@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
+use switchyard_linux::WorkLost;
 use switchyard_linux::files::ReplaceError;
 use switchyard_linux::mounts::MalformedMount;
 use thiserror::Error;
@@ -171,6 +172,12 @@ pub enum Error {
         /// Why it could not be undone.
         undo: Box<Error>,
     },
+}
+
+impl From<WorkLost> for Error {
+    fn from(lost: WorkLost) -> Self {
+        Self::ThreadLost { doing: lost.what() }
+    }
 }
 
 impl From<ReplaceError> for Error {

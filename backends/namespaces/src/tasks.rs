@@ -8,19 +8,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use tokio::task::spawn_blocking;
+use switchyard_linux::blocking;
 
 use crate::error::Error;
 use crate::mounts;
 use crate::pin::{PinSpec, Pins};
 use crate::shm;
-
-async fn blocking<T: Send + 'static>(
-    doing: &'static str,
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    spawn_blocking(work).await.map_err(|_| Error::ThreadLost { doing })?
-}
 
 /// [`Pins::create`].
 ///

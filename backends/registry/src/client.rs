@@ -9,6 +9,7 @@ use std::time::Duration;
 
 pub use blob::Blob;
 pub use pull::{Image, Pull, Resolved};
+use switchyard_linux::{WorkLost, blocking};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -141,15 +142,15 @@ impl Client {
             let place = thread.acquire_owned().await;
             let load = move || {
                 let _until_it_returns = place;
-                hosts::load(&roots, &name)
+                Ok::<_, WorkLost>(hosts::load(&roots, &name))
             };
-            tokio::task::spawn_blocking(load).await
+            blocking("the search for a registry's configuration", load).await
         };
         let unavailable =
             |host: String, source| Error::Unavailable { what: reference.to_string(), host, source };
         match timeout(HOSTS_LIMIT, loading).await {
             Ok(Ok(loaded)) => loaded,
-            Ok(Err(fault)) => Err(unavailable("this process".to_owned(), fault.into())),
+            Ok(Err(lost)) => Err(unavailable("this process".to_owned(), lost.into())),
             Err(_) => {
                 let dirs = self.shared.config.hosts_dirs.iter().map(|dir| dir.display().to_string());
                 let dirs = dirs.collect::<Vec<_>>().join(" and ");

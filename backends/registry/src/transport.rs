@@ -21,6 +21,7 @@ use url::Url;
 
 pub(crate) use body::{in_time, next_piece, read_limited, status_error};
 use connect::{ClientKey, build};
+use switchyard_linux::{WorkLost, blocking};
 
 use crate::error::{Idle, shown};
 use crate::hosts::{PlainHttp, Tls, is_loopback};
@@ -249,11 +250,12 @@ impl Transport {
         }
         let for_build = key.clone();
         // Reading the system's trust store takes tens of milliseconds.
-        let built = tokio::task::spawn_blocking(move || build(&for_build)).await;
-        let client = built.map_err(|error| Error::Unavailable {
+        let built =
+            blocking("the construction of a client", move || Ok::<_, WorkLost>(build(&for_build))).await;
+        let client = built.map_err(|lost| Error::Unavailable {
             what: "connection pool".to_owned(),
             host: host.authority(),
-            source: error.into(),
+            source: lost.into(),
         })??;
         let mut clients = self.clients.lock();
         if clients.len() >= MAX_CLIENTS {

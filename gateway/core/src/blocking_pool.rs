@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use switchyard_linux::blocking;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -88,15 +89,12 @@ impl BlockingPool {
             began: Instant::now(),
             returned: Arc::downgrade(&returned),
         });
-        let running = tokio::task::spawn_blocking(move || {
+        let running = blocking("the thread for host paths", move || {
             let _until_it_returns = (returned, permit);
             job()
         });
         match timeout(self.limit, running).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(fault)) => {
-                Err(Error::internal("the thread for host paths panicked or was aborted").with_source(fault))
-            }
+            Ok(answer) => answer,
             Err(_) => Err(Error::unavailable(format!(
                 "the host paths of {object} could not be accessed within {:?}: does a file system hang?",
                 self.limit

@@ -4,6 +4,8 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
+use switchyard_linux::WorkLost;
+
 /// The class of an error; every protocol can express these classes.
 ///
 /// The set is closed on purpose: each frontend's `status.rs` matches it exhaustively.
@@ -191,6 +193,12 @@ impl Error {
         let begin = text.floor_char_boundary(STATUS_TEXT_MAX - END - CUT.len());
         let end = text.ceil_char_boundary(text.len() - END);
         format!("{}{CUT}{}", &text[..begin], &text[end..])
+    }
+}
+
+impl From<WorkLost> for Error {
+    fn from(lost: WorkLost) -> Self {
+        Self::internal(lost.to_string()).with_source(lost)
     }
 }
 

@@ -6,6 +6,7 @@
 //! paths for each owner (ADR 66).
 //! The rest is left for short calls: records, mounts, cgroups, status and cleanup.
 
+use switchyard_linux::blocking;
 use tokio::sync::Semaphore;
 
 use crate::error::{Error, Result};
@@ -58,13 +59,11 @@ static BULK_PERMITS: Semaphore = Semaphore::const_new(BULK);
 pub async fn bulk<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let permit = BULK_PERMITS.acquire().await;
     let permit = permit.map_err(|closed| Error::internal("wait for a thread").with_source(closed))?;
-    let working = tokio::task::spawn_blocking(move || {
+    let working = move || {
         let _until_it_ends = permit;
         work()
-    });
-    working.await.unwrap_or_else(|fault| {
-        Err(Error::internal("a thread for bulk work panicked or was aborted").with_source(fault))
-    })
+    };
+    blocking("a thread for bulk work", working).await
 }
 
 #[cfg(test)]

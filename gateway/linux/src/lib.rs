@@ -7,7 +7,9 @@ mod limits;
 pub mod mounts;
 mod report;
 mod text;
+mod threads;
 
 pub use limits::raise_open_files_limit;
 pub use report::report;
 pub use text::beginning;
+pub use threads::{WorkLost, blocking};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use switchyard_core::operation::{EndedOperation, OperationKind, OperationObserver, Operations};
 use switchyard_core::spec::Meta;
+use switchyard_linux::{WorkLost, blocking, report};
 use switchyard_operator_api::OperationView;
 use switchyard_telemetry::{TraceSettings, TraceSettingsError, Traces};
 
@@ -73,8 +74,13 @@ impl History {
             traces.end().await;
         }
         let audit = self.audit.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || audit.flush()).await {
-            tracing::error!(%error, "writing the last lines of the audit log panicked");
+        let flushed: Result<(), WorkLost> = blocking("writing the last lines of the audit log", move || {
+            audit.flush();
+            Ok(())
+        })
+        .await;
+        if let Err(error) = flushed {
+            tracing::error!(error = report(&error), "lines of the audit log may be missing");
         }
     }
 }

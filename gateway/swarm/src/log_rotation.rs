@@ -21,12 +21,12 @@ use switchyard_core::id::TaskId;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::Task;
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_linux::blocking;
 use switchyard_linux::files::if_present;
 use switchyard_logkeeper::rotate::RotatedFiles;
 use tokio::time::sleep;
 
 use crate::record::Record;
-use crate::task_executor::blocking;
 
 /// The pause between two passes. In it, a log can become larger than it may be.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -94,7 +94,8 @@ impl LogRotator {
         }
         let settled = self.settled.clone();
         let looked = blocking("look at the logs of tasks", move || {
-            Ok(logs.into_iter().map(|log| (log.state(settled.contains(&log.task)), log)).collect::<Vec<_>>())
+            let looked = logs.into_iter().map(|log| (log.state(settled.contains(&log.task)), log));
+            Ok::<_, Error>(looked.collect::<Vec<_>>())
         });
         match looked.await {
             Ok(looked) => {
@@ -148,7 +149,7 @@ async fn rotate(scope: &Scope, log: RotatedLog, state: FileState) -> Result<()> 
             files.set_aside(SystemTime::now()).map_err(|fault| aside.failed("rename", fault))?;
         }
         aside.remove_beyond(&mut files, aside.kept.max(1))?;
-        Ok(files.count())
+        Ok::<_, Error>(files.count())
     })
     .await?;
     let reopened = scope.reopen_log(&log.task.to_string()).await;

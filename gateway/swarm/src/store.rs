@@ -18,15 +18,14 @@
 //! piece of work with the files follows the other, in the order of the calls ([`Store::run`]): what a join that was given
 //! up still writes is written before the leave that has ended it removes everything.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use switchyard_linux::{WorkLost, blocking};
 use switchyard_steps::Step;
 use tokio::sync::Mutex;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::certificates::{NodeChain, RootBundle};
@@ -159,12 +158,11 @@ impl Store {
         let store = self.clone();
         let done = async {
             let turn = Arc::clone(&self.turn).lock_owned().await;
-            let working = spawn_blocking(move || {
-                let done = work(&store);
-                drop(turn);
-                done
+            let working = blocking("a call on the files of a membership", move || {
+                let _until_it_returns = turn;
+                Ok::<_, WorkLost>(work(&store))
             });
-            working.await.map_err(|broken| self.failed("use", "")(io::Error::other(broken)))?
+            working.await.map_err(|lost| self.failed("use", "")(lost.into()))?
         };
         timeout(DISK_LIMIT, done).await.unwrap_or_else(|_| Err(Error::DiskLate { path: self.dir.clone() }))
     }

@@ -16,11 +16,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use switchyard_core::Result;
 use switchyard_core::gateway::Scope;
 use switchyard_core::keyed_lock::KeyedLock;
 use switchyard_core::reload::Reloadable;
 use switchyard_core::state::TaskState;
-use switchyard_core::{Error, Result};
+use switchyard_linux::blocking;
 use switchyard_logkeeper as logkeeper;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use tokio::sync::watch;
@@ -413,16 +414,6 @@ impl TaskContext {
             allowed_devices: self.settings.allowed_devices.get(),
         }
     }
-}
-
-/// Runs a short call that blocks.
-pub(crate) async fn blocking<T: Send + 'static>(
-    what: &str,
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|fault| Err(Error::internal(format!("{what} broke off")).with_source(fault)))
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ const WORDS: &[(&str, &str)] = &[
         "fs::rename",
         "files::replace or files::rename of switchyard_linux, with these names: the test of writes finds them",
     ),
+    ("tokio::task::spawn_blocking", "switchyard_linux::blocking"),
+    ("task::spawn_blocking;", "switchyard_linux::blocking"),
     ("setrlimit", "switchyard_linux::raise_open_files_limit"),
 ];
 

@@ -65,7 +65,10 @@ const LAYERS: [(&str, &[&str]); 42] = [
         "switchyard-device-plugin",
         &["switchyard-authority", "switchyard-core", "switchyard-linux", "switchyard-proto"],
     ),
-    ("switchyard-devices", &["switchyard-core", "switchyard-node-files", "switchyard-runtime-spec"]),
+    (
+        "switchyard-devices",
+        &["switchyard-core", "switchyard-linux", "switchyard-node-files", "switchyard-runtime-spec"],
+    ),
     // It reads the configuration of CNI and of containerd, and finds processes, as the daemon does.
     (
         "switchyard-doctor",
@@ -130,7 +133,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
     ("switchyard-process", &[]),
     ("switchyard-proto", &[]),
     ("switchyard-codegen", &[]),
-    ("switchyard-registry", &["switchyard-node-files"]),
+    ("switchyard-registry", &["switchyard-linux", "switchyard-node-files"]),
     // Below every gRPC server and client.
     ("switchyard-rpc", &[]),
     ("switchyard-runtime-spec", &["switchyard-core", "switchyard-linux", "switchyard-node-files"]),

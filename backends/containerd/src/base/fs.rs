@@ -127,9 +127,7 @@ pub(crate) fn ids_below<I: FromStr>(dir: &Path) -> Result<BTreeMap<String, I>> {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|fault| {
-        Err(Error::internal("a thread for file operations panicked or was aborted").with_source(fault))
-    })
+    switchyard_linux::blocking("a thread for file operations", work).await
 }
 
 /// The trimmed contents of a file below `/proc/sys/kernel`.

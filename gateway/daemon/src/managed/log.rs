@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::statvfs::statvfs;
+use switchyard_linux::blocking;
 use switchyard_linux::files::{self, Durable};
 use switchyard_steps::{Step, reach};
 
@@ -70,15 +71,16 @@ pub(super) async fn rotate_periodically(log: &Path, every: Duration) -> std::con
     loop {
         tokio::time::sleep(every).await;
         let path = log.to_owned();
-        let cut = tokio::task::spawn_blocking(move || {
+        let cut = blocking("the rotation of a log", move || {
             if is_long(&path) { copy_truncate(&path, available(&path)) } else { Ok(()) }
         });
         let cut = cut.await;
-        let failed = matches!(cut, Ok(Err(_)));
-        if let (Ok(Err(error)), false) = (cut, is_failing) {
+        let has_failed = std::mem::replace(&mut is_failing, cut.is_err());
+        if let Err(error) = cut
+            && !has_failed
+        {
             tracing::warn!(log = %log.display(), %error, "cannot rotate the log of a managed process, which keeps growing");
         }
-        is_failing = failed;
     }
 }
 

@@ -5,6 +5,7 @@
 use std::fs;
 
 use nix::sys::signal::Signal;
+use switchyard_linux::{WorkLost, blocking, report};
 use switchyard_process::ProcessId;
 
 use super::{Program, Running, terminate};
@@ -16,11 +17,11 @@ use super::{Program, Running, terminate};
 /// If the search panics.
 pub(super) async fn running(program: &Program) -> Result<Vec<ProcessId>, String> {
     let command = program.command.clone();
-    let found = tokio::task::spawn_blocking(move || {
+    let found = blocking("the search for processes of a predecessor", move || {
         let all = switchyard_process::all().into_iter().filter(|stat| !stat.ended).map(|stat| stat.id);
-        all.filter(|process| is_running(*process, &command)).collect()
+        Ok::<_, WorkLost>(all.filter(|process| is_running(*process, &command)).collect())
     });
-    found.await.map_err(|error| format!("processes of a predecessor cannot be searched for: {error}"))
+    found.await.map_err(|lost| report(&lost))
 }
 
 /// Ends such a process. The logkeeper writes what it has read to the logs then, as far as that ends in a newline; what

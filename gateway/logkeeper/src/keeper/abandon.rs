@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use tokio::task::spawn_blocking;
+use switchyard_linux::{WorkLost, blocking};
 
 use super::{ContainerTask, Keeper, Table, io_fault, shutting_down};
 use crate::container::{LAST_DRAIN, lock};
@@ -75,12 +75,12 @@ impl Keeper {
     pub(crate) async fn abandon(&self, id: &str) -> Result<Finished, Fault> {
         let Some(rest) = self.serving()?.begin_abandoning(id)? else { return Ok(Finished::default()) };
         let table = Arc::clone(&self.table);
-        let counted = spawn_blocking(move || {
+        let counted = blocking("the removal of a container's files", move || {
             let lost = Loss::of(&rest.spec, &rest.paths);
-            lock(&table).end_abandoning(rest, lost)
+            Ok::<_, WorkLost>(lock(&table).end_abandoning(rest, lost))
         });
         // Another call removes the files.
-        counted.await.map_err(|broken| io_fault("give up", id, &io::Error::other(broken)))?
+        counted.await.map_err(|lost| io_fault("give up", id, &lost.into()))?
     }
 }
 

@@ -10,6 +10,7 @@ use switchyard_core::spec::{
     HostPort, MissingSource, Mount, MountSource, Propagation, SandboxNetwork, SandboxSpec, TaskSpec,
 };
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_linux::blocking;
 
 use super::{Performed, Worker, wanted_otherwise};
 use crate::from_image::{self, ImageHealth};
@@ -18,7 +19,6 @@ use crate::health::{self, ResolvedCheck};
 use crate::life::Outcome;
 use crate::plan::{PublishedPort, ServiceImage, TaskPlan};
 use crate::record::Record;
-use crate::task_executor::blocking;
 
 /// How often ports are chosen anew, if others take them meanwhile.
 const PORT_TRIES: usize = 16;

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use switchyard_core::{Error, Result};
+use switchyard_linux::blocking;
 use switchyard_linux::files::if_present;
 
 use super::Worker;
 use crate::record::Record;
-use crate::task_executor::blocking;
 
 impl Worker {
     /// Frees what a task held that does not run any more: its network, its ports, its devices, its secrets. Its log and its
