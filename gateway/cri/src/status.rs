@@ -5,6 +5,7 @@
 //! An internal error is `Unknown`, as Go servers answer by default.
 
 use switchyard_core::{Error, ErrorKind, Reason};
+use switchyard_rpc::code_of;
 use tonic::{Code, Status};
 
 /// Converts an error to the status that is sent to a CRI client.
@@ -31,17 +32,8 @@ const fn kubelet_word(reason: Reason) -> Option<&'static str> {
 
 const fn code(kind: ErrorKind) -> Code {
     match kind {
-        ErrorKind::NotFound => Code::NotFound,
-        ErrorKind::AlreadyExists => Code::AlreadyExists,
-        ErrorKind::InvalidArgument => Code::InvalidArgument,
-        ErrorKind::FailedPrecondition => Code::FailedPrecondition,
-        ErrorKind::Unavailable => Code::Unavailable,
-        ErrorKind::ResourceExhausted => Code::ResourceExhausted,
-        ErrorKind::Unauthenticated => Code::Unauthenticated,
-        ErrorKind::DeadlineExceeded => Code::DeadlineExceeded,
-        ErrorKind::Cancelled => Code::Cancelled,
-        ErrorKind::Unimplemented => Code::Unimplemented,
         ErrorKind::Internal => Code::Unknown,
+        other => code_of(other),
     }
 }
 

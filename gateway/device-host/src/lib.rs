@@ -33,7 +33,6 @@ pub mod inventory;
 mod registration;
 mod report;
 mod serve;
-mod status;
 
 pub use config::{Config, ResourceConfig};
 pub use hosted::{Failure, Hosted, ReservedNames};

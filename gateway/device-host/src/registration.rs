@@ -10,6 +10,7 @@ use switchyard_core::{Error, Result};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 use switchyard_proto::kubelet::device_plugin::v1beta1::device_plugin_client::DevicePluginClient;
 use switchyard_proto::kubelet::device_plugin::v1beta1::registration_server::Registration;
+use switchyard_rpc::status;
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -21,7 +22,6 @@ use tonic::{Request, Response, Status};
 use crate::directory;
 use crate::from_proto::{self, PluginRegistration};
 use crate::hosted::{Failure, Hosted, Plugin, PluginConnection};
-use crate::status::status;
 
 /// How long a plugin may take until it has answered GetDevicePluginOptions, from the beginning of the
 /// Register call; kubelets wait as long.

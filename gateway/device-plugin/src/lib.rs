@@ -35,7 +35,6 @@ mod pod_resources;
 mod preference;
 mod registration;
 mod serve;
-mod status;
 mod streams;
 mod to_proto;
 mod urgency;

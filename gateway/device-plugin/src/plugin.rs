@@ -9,6 +9,7 @@ use switchyard_core::gateway::Scope;
 use switchyard_core::{Error, Result};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 use switchyard_proto::kubelet::device_plugin::v1beta1::device_plugin_server;
+use switchyard_rpc::status;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +17,6 @@ use tonic::{Request, Response, Status};
 
 use crate::listing::Listing;
 use crate::preference::{PreferenceRequest, prefer};
-use crate::status::status;
 use crate::streams::Streams;
 use crate::{from_proto, to_proto};
 

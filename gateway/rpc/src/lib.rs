@@ -1,4 +1,5 @@
-//! Watches gRPC calls to their end, at servers and at clients: what metrics of calls are made from.
+//! What gRPC servers and clients have in common: the status of an error ([`status`]), and calls that are watched to their end,
+//! which metrics of calls are made from.
 //!
 //! The status of a call is in the headers of its response if it failed before it sent data, else in the
 //! trailers of the body; so the body is watched to its end. If a body is dropped before its trailers, or a
@@ -12,6 +13,10 @@ use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use tonic::Code;
 use tracing::Span;
+
+mod status;
+
+pub use status::{code_of, status};
 
 /// Is told how one call ended.
 pub trait CallObserver: Send + Unpin + 'static {

@@ -54,7 +54,13 @@ const LAYERS: [(&str, &[&str]); 42] = [
     ("switchyard-core", &["switchyard-linux"]),
     (
         "switchyard-cri",
-        &["switchyard-container-metrics", "switchyard-core", "switchyard-proto", "switchyard-streaming"],
+        &[
+            "switchyard-container-metrics",
+            "switchyard-core",
+            "switchyard-proto",
+            "switchyard-rpc",
+            "switchyard-streaming",
+        ],
     ),
     ("switchyard-daemon", &["*"]),
     (
@@ -135,7 +141,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
     ("switchyard-codegen", &[]),
     ("switchyard-registry", &["switchyard-linux", "switchyard-node-files"]),
     // Below every gRPC server and client.
-    ("switchyard-rpc", &[]),
+    ("switchyard-rpc", &["switchyard-core"]),
     ("switchyard-runtime-spec", &["switchyard-core", "switchyard-linux", "switchyard-node-files"]),
     ("switchyard-socket", &["switchyard-authority", "switchyard-linux", "switchyard-steps"]),
     // Used by the architecture tests and by tests/measure, for trees of others too.

@@ -1,15 +1,18 @@
-//! The one place that chooses gRPC status codes. Kubelets ignore the code and print the message in the status
-//! of the pod.
+//! The gRPC status of an error. Frontends whose clients act on other codes choose those in their own `status.rs`.
 
 use switchyard_core::{Error, ErrorKind};
 use tonic::{Code, Status};
 
-/// Converts an error to the status that is sent to the kubelet.
-pub(crate) fn status(error: &Error) -> Status {
-    Status::new(code(error.kind()), error.status_text())
+/// The status with the code of the error's kind, and its message with all causes, in at most
+/// [`STATUS_TEXT_MAX`](switchyard_core::STATUS_TEXT_MAX) bytes.
+#[must_use]
+pub fn status(error: &Error) -> Status {
+    Status::new(code_of(error.kind()), error.status_text())
 }
 
-const fn code(kind: ErrorKind) -> Code {
+/// The code that has the name of the kind.
+#[must_use]
+pub const fn code_of(kind: ErrorKind) -> Code {
     match kind {
         ErrorKind::NotFound => Code::NotFound,
         ErrorKind::AlreadyExists => Code::AlreadyExists,
@@ -30,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_carries_the_whole_chain_of_causes() {
+    fn status_carries_the_whole_chain_of_causes() {
         let error = Error::exhausted("slot tpu-1 is held by nomad").context("allocate acme.com/tpu");
         let status = status(&error);
         assert_eq!(status.message(), "allocate acme.com/tpu: slot tpu-1 is held by nomad");
