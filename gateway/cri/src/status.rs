@@ -31,10 +31,7 @@ const fn kubelet_word(reason: Reason) -> Option<&'static str> {
 }
 
 const fn code(kind: ErrorKind) -> Code {
-    match kind {
-        ErrorKind::Internal => Code::Unknown,
-        other => code_of(other),
-    }
+    if matches!(kind, ErrorKind::Internal) { Code::Unknown } else { code_of(kind) }
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use switchyard_operator::history::History;
 use switchyard_operator::metrics::Metrics;
 use switchyard_operator::node::{Node, NodeSources};
 use switchyard_operator_api::VERSION;
-use switchyard_socket::listener::ListenError;
+use switchyard_socket::listener::{ListenError, SocketFile};
 use switchyard_streaming::BindError;
 use switchyard_telemetry::LogLevel;
 use switchyard_telemetry::{TraceSettings, TraceSettingsError};
@@ -127,6 +127,14 @@ struct StartTimes {
     locked: Duration,
 }
 
+/// All listeners. Connections queue until they are served.
+struct Listeners {
+    frontends: FrontendSockets,
+    /// For streams of CRI; `None` if that is not enabled.
+    streaming: Option<switchyard_streaming::Server>,
+    admin: AdminListeners,
+}
+
 /// The daemon while it runs.
 struct Daemon {
     config: Arc<Config>,
@@ -185,14 +193,9 @@ pub async fn run(
     // Before the files are read, so that a change meanwhile is noticed later.
     let stamps = Stamps::of(&config);
     // The sockets come first, so that no client is refused while the daemon starts.
-    let frontend_sockets = FrontendSockets::bind(&config)?;
-    let streaming = if config.cri.enabled { Some(streaming::bind(&config).await?) } else { None };
-    let admin = AdminListeners::bind(&config)?;
-    let socket_files = frontend_sockets.files().chain([admin.socket_file()]).collect::<Vec<_>>();
-    let credentials = Credentials {
-        streaming: streaming.as_ref().and_then(switchyard_streaming::Server::certificate),
-        metrics: MetricsCredentials::read(&config)?,
-    };
+    let listeners = Listeners::bind(&config).await?;
+    let socket_files = listeners.socket_files();
+    let credentials = listeners.credentials(&config)?;
     // The backend comes before the managed containerd, because a starting containerd ends shims that wait for
     // FIFOs that the backend opens.
     let ConnectedBackend { backend, reconfigure } =
@@ -200,8 +203,8 @@ pub async fn run(
     let limits = Limits { capacity: capacity::of_node(), ..config.gateway_limits() };
     let gateway = Gateway::with_leases(backend, limits, wiring::leases(&config), history.operations.clone());
     let settings = LiveSettings::of(&config);
-    let frontends =
-        Frontends::new(&config, &settings, frontend_sockets, streaming, &gateway, &history.operations);
+    let Listeners { frontends, streaming, admin } = listeners;
+    let frontends = Frontends::new(&config, &settings, frontends, streaming, &gateway, &history.operations);
     let device_report = Arc::new(DeviceReport::default());
     let (recovery_errors, recovery_error) = watch::channel(None);
     let node = Node::new(NodeSources {
@@ -220,14 +223,7 @@ pub async fn run(
     let states = processes.states();
     daemon.keep_running(processes, exe);
     daemon.spawn("events", history.events.clone().record(gateway.subscribe()));
-    let context = DeviceContext {
-        gateway: &gateway,
-        metrics: &metrics,
-        report: &device_report,
-        shutdown: &daemon.shutdown,
-        tasks: &daemon.tasks,
-    };
-    let devices = DeviceParts::start(&config.devices, &context);
+    let devices = daemon.start_devices(&gateway, &device_report);
     let mut questions = daemon.serve_frontends(frontends, &gateway);
     service_manager::ready("Recovering");
     daemon.spawn("temporary log level", log_level.clone().follow());
@@ -242,15 +238,12 @@ pub async fn run(
     };
     daemon.spawn("reload", reloads.run(parts, stamps));
     questions.push(admin_question);
-    daemon.spawn(
-        "watchdog",
-        service_manager::feed_watchdog(SelfCheck::new(questions), daemon.shutdown.clone()),
-    );
+    let self_check = SelfCheck::new(questions);
+    daemon.spawn("watchdog", service_manager::feed_watchdog(self_check, daemon.shutdown.clone()));
     daemon.spawn("recovery", recover(gateway.clone(), recovery_errors, states, begin));
 
     daemon.shutdown.ended().await;
-    daemon.drain(&gateway).await;
-    daemon.history.flush().await;
+    daemon.end(&gateway).await;
     // Servers that were aborted may hold their listeners a little longer.
     socket_files.iter().for_each(|socket| socket.remove());
     address_files.iter().for_each(|file| remove(file));
@@ -265,6 +258,28 @@ fn lock_directories(config: &Config, locks: &mut DirLocks) -> Result<(), ServeEr
     }
     Ok(locks.acquire([&paths.state, &paths.run])?)
 }
+
+// === impl Listeners ===
+
+impl Listeners {
+    async fn bind(config: &Config) -> Result<Self, ServeError> {
+        let frontends = FrontendSockets::bind(config)?;
+        let streaming = if config.cri.enabled { Some(streaming::bind(config).await?) } else { None };
+        Ok(Self { frontends, streaming, admin: AdminListeners::bind(config)? })
+    }
+
+    fn socket_files(&self) -> Vec<Arc<SocketFile>> {
+        self.frontends.files().chain([self.admin.socket_file()]).collect()
+    }
+
+    /// The certificates and the token of those that have some.
+    fn credentials(&self, config: &Config) -> Result<Credentials, ServeError> {
+        let streaming = self.streaming.as_ref().and_then(switchyard_streaming::Server::certificate);
+        Ok(Credentials { streaming, metrics: MetricsCredentials::read(config)? })
+    }
+}
+
+// === impl Daemon ===
 
 impl Daemon {
     /// Runs a part until it ends, at the latest when the daemon ends; if it panics, the daemon ends with an
@@ -284,7 +299,20 @@ impl Daemon {
         });
     }
 
-    async fn drain(&self, gateway: &Gateway) {
+    /// Starts the parts that find and offer devices.
+    fn start_devices(&self, gateway: &Gateway, report: &Arc<DeviceReport>) -> DeviceParts {
+        let context = DeviceContext {
+            gateway,
+            metrics: &self.metrics,
+            report,
+            shutdown: &self.shutdown,
+            tasks: &self.tasks,
+        };
+        DeviceParts::start(&self.config.devices, &context)
+    }
+
+    /// Waits for what is in flight, for a bounded time.
+    async fn end(&self, gateway: &Gateway) {
         service_manager::stopping();
         tracing::info!(limit = ?DRAIN, "draining");
         if let Err(error) = gateway.shut_down(DRAIN).await {
@@ -295,6 +323,7 @@ impl Daemon {
         if tokio::time::timeout(CLOSE, self.tasks.wait()).await.is_err() {
             tracing::debug!(left = self.tasks.len(), "connections are cut off");
         }
+        self.history.flush().await;
     }
 }
 

@@ -198,7 +198,7 @@ mod tests {
             replace(&path, text.as_bytes(), 0o640, durable, drafted).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
             assert_eq!(mode_of(&path), 0o640);
-            assert_eq!(former.is_none_or(|former| former.metadata().unwrap().nlink() == 0), true);
+            assert!(former.is_none_or(|former| former.metadata().unwrap().nlink() == 0));
             assert!(!draft_of(&path).exists());
         }
         assert_eq!(seen, ["one", "two", "three"]);

@@ -43,10 +43,10 @@ impl History {
     #[must_use]
     pub fn start(audit: &AuditConfig, metrics: &Metrics, owners: Owners) -> Self {
         let operations = Operations::default();
-        let audit = AuditLog::start(audit, owners.clone());
+        let audit = AuditLog::start(audit, owners);
         let observer = Observer { audit: audit.clone(), metrics: metrics.operations.clone() };
         operations.observe(Arc::new(observer));
-        Self { operations, audit, events: EventLog::new(owners.clone()), traces: None, owners }
+        Self { operations, audit, events: EventLog::new(owners), traces: None, owners }
     }
 
     /// The operations in flight, for display.

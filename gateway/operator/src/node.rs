@@ -254,7 +254,7 @@ impl Node {
     /// Those of [`container_metrics::read`].
     pub fn read_containers(&self) -> BoxFuture<'static, Result<ContainerReading>> {
         let gateway = self.gateway().clone();
-        let owners = self.sources.owners.clone();
+        let owners = self.sources.owners;
         Box::pin(async move { container_metrics::read(&gateway, &owners).await })
     }
 

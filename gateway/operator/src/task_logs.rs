@@ -1,14 +1,20 @@
 //! Where the log of a task is.
 
+use std::time::Duration;
+
 use switchyard_core::Result;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::state::TaskState;
 use switchyard_logkeeper::Client;
 use switchyard_logkeeper::reader::LogLocation;
 use switchyard_operator_api::{LogView, TaskLogView};
+use tokio::time::timeout;
 
 use crate::find;
 use crate::owners::Owners;
+
+/// How long the logkeeper may take to answer. Pages wait for 2 s.
+const LOGKEEPER_LIMIT: Duration = Duration::from_secs(1);
 
 /// Where the log of a task is, which is given as `find::task` takes it.
 ///
@@ -22,13 +28,7 @@ pub async fn find(gateway: &Gateway, owners: &Owners, logs: &Client, word: &str)
     let is_complete = match &task.state {
         // The agent writes what the gateway has passed on.
         TaskState::Exited { .. } | TaskState::Removing { .. } if task.details.log_path.is_none() => true,
-        TaskState::Exited { .. } | TaskState::Removing { .. } => match logs.keeps(&id).await {
-            Ok(is_kept) => !is_kept,
-            Err(error) => {
-                tracing::debug!(%error, task.id = %id, "cannot ask the logkeeper whether a log is complete");
-                false
-            }
-        },
+        TaskState::Exited { .. } | TaskState::Removing { .. } => is_complete(logs, &id).await,
         TaskState::Created
         | TaskState::Starting
         | TaskState::Unattended
@@ -43,6 +43,22 @@ pub async fn find(gateway: &Gateway, owners: &Owners, logs: &Client, word: &str)
         is_complete,
         log: log_view(log),
     })
+}
+
+/// Whether all output of an exited task is in its log; `false` also if the logkeeper does not answer in time.
+async fn is_complete(logs: &Client, id: &str) -> bool {
+    // The client waits longer for a logkeeper that is started again, and the caller does not.
+    match timeout(LOGKEEPER_LIMIT, logs.keeps(id)).await {
+        Ok(Ok(is_kept)) => !is_kept,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, task.id = %id, "cannot ask the logkeeper whether a log is complete");
+            false
+        }
+        Err(_) => {
+            tracing::debug!(task.id = %id, "the logkeeper does not answer whether a log is complete");
+            false
+        }
+    }
 }
 
 /// Where a log is, or why there is none, for display.

@@ -130,7 +130,7 @@ impl Volumes {
             return remove_tree_blocking(draft, &Cancel::default());
         }
         // The task's record, which names the volume, is written next: the volume must be on disk before it.
-        let synced = [owners, &self.dir].into_iter().try_for_each(|dir| sync_dir(dir));
+        let synced = [owners, &self.dir].into_iter().try_for_each(sync_dir);
         synced.map_err(|fault| io_error("sync", owners, fault))
     }
 
