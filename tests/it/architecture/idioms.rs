@@ -14,7 +14,7 @@ const WORDS: &[(&str, &str)] = &[
     ),
     ("tokio::task::spawn_blocking", "switchyard_linux::blocking"),
     ("task::spawn_blocking;", "switchyard_linux::blocking"),
-    ("setrlimit", "switchyard_linux::raise_open_files_limit"),
+    ("setrlimit(", "switchyard_linux::raise_open_files_limit"),
 ];
 
 /// Files that have such a word, and why.

@@ -65,11 +65,23 @@ const LAYERS: [(&str, &[&str]); 42] = [
     ("switchyard-daemon", &["*"]),
     (
         "switchyard-device-host",
-        &["switchyard-authority", "switchyard-core", "switchyard-linux", "switchyard-proto"],
+        &[
+            "switchyard-authority",
+            "switchyard-core",
+            "switchyard-linux",
+            "switchyard-proto",
+            "switchyard-rpc",
+        ],
     ),
     (
         "switchyard-device-plugin",
-        &["switchyard-authority", "switchyard-core", "switchyard-linux", "switchyard-proto"],
+        &[
+            "switchyard-authority",
+            "switchyard-core",
+            "switchyard-linux",
+            "switchyard-proto",
+            "switchyard-rpc",
+        ],
     ),
     (
         "switchyard-devices",
