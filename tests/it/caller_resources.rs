@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use switchyard_contract::{Fixture, clear, specs};
 use switchyard_core::Result;
-use switchyard_core::backend::{Backend, ExecPlace, Recovered, SandboxDetails, Withdrawal};
+use switchyard_core::backend::{Backend, ExecPlace, Recovered, Withdrawal};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
+use switchyard_core::object::SandboxDetails;
 use switchyard_core::spec::{Link, PodNetwork, SandboxNetwork, SandboxSpec, TaskSpec};
 use switchyard_core::state::Exit;
 use switchyard_core::stream::Source;

@@ -12,9 +12,9 @@ use std::time::{Duration, SystemTime};
 
 use prost_types::Any;
 use serde::{Deserialize, Serialize};
-use switchyard_core::backend::{ResolvedUser, SandboxDetails, TaskDetails};
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::image::ImageId;
+use switchyard_core::object::{ResolvedUser, SandboxDetails, TaskDetails};
 use switchyard_core::spec::{IdMap, IdRange, Meta, ProjectId, Signal, UserNamespace};
 use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};

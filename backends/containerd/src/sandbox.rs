@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use containerd_client::services::v1 as api;
-use switchyard_core::backend::SandboxDetails;
 use switchyard_core::id::SandboxId;
+use switchyard_core::object::SandboxDetails;
 use switchyard_core::operation::step;
 use switchyard_core::spec::{
     CgroupPlacement, IpcMode, SandboxNetwork, SandboxPid, SandboxSpec, SelinuxLabel, UtsMode,

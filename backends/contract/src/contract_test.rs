@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use switchyard_core::Result;
-use switchyard_core::backend::{Backend, Recovered, SandboxDetails, Started, TaskDetails, Withdrawal};
+use switchyard_core::backend::{Backend, Recovered, Started, Withdrawal};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, ImageId, PullRequest};
+use switchyard_core::object::{Sandbox, SandboxDetails, Task, TaskDetails};
 use switchyard_core::spec::{SandboxSpec, Signal, TaskSpec};
 use switchyard_core::state::{Exit, TaskState};
-use switchyard_core::table::{Sandbox, Task};
 
 use crate::Fixture;
 

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use futures::future::BoxFuture;
 use switchyard_core::backend::{
     Backend, BackendStatus, CheckpointBackend, ExecBackend, ExecPlace, ExecProcess, Handler, Inspection,
-    NamedVolume, Recovered, SandboxBackend, SandboxDetails, SandboxStats, Started, StatsBackend, TaskBackend,
-    TaskDetails, VolumeBackend, Withdrawal,
+    NamedVolume, Recovered, SandboxBackend, SandboxStats, Started, StatsBackend, TaskBackend, VolumeBackend,
+    Withdrawal,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
+use switchyard_core::object::{SandboxDetails, TaskDetails};
 use switchyard_core::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};

@@ -1,6 +1,6 @@
 //! Resolves the user of a task.
 
-use switchyard_core::backend::ResolvedUser;
+use switchyard_core::object::ResolvedUser;
 use switchyard_core::spec::{UserRef, UserSpec};
 use switchyard_core::{Error, Result};
 

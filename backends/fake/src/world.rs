@@ -8,15 +8,16 @@ use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, MutexGuard};
-use switchyard_core::backend::{NamedVolume, Recovered, SandboxDetails, Started, TaskDetails};
+use switchyard_core::backend::{NamedVolume, Recovered, Started};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
+use switchyard_core::object::{Sandbox, SandboxDetails, Task, TaskDetails};
 use switchyard_core::spec::{
     Meta, Mount, MountSource, Output, PidMode, Project, ProjectId, SandboxNetwork, SandboxPid, SandboxSpec,
     Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, disk_parts, is_volume_name,
 };
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
-use switchyard_core::table::{Sandbox, Task, no_sandbox, no_task};
+use switchyard_core::table::{no_sandbox, no_task};
 use switchyard_core::{Error, Result};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;

@@ -12,8 +12,9 @@ use toml::{Table, Value};
 use super::document::Location;
 use super::effect::{effect_of, is_runtime};
 use super::error::ConfigError;
-use super::load::path_of;
-use super::{Config, validate};
+use super::sections::Config;
+use super::tree::{leaves, path_of, set};
+use super::validate;
 
 #[cfg(test)]
 mod tests;
@@ -114,47 +115,6 @@ impl Effective {
             .map_err(|error| fail("configuration".to_owned(), error.to_string()))?;
         validate::check(&config).map_err(|(key, why)| fail(key, why))?;
         Ok(config)
-    }
-}
-
-/// The values of a table that are no tables, by their paths; a table for which `is_whole` holds counts as one
-/// value.
-pub(super) fn leaves(table: &Table, is_whole: fn(&[String]) -> bool) -> BTreeMap<Vec<String>, &Value> {
-    let mut found = BTreeMap::new();
-    collect(table, is_whole, &mut Vec::new(), &mut found);
-    found
-}
-
-fn collect<'t>(
-    table: &'t Table,
-    is_whole: fn(&[String]) -> bool,
-    path: &mut Vec<String>,
-    found: &mut BTreeMap<Vec<String>, &'t Value>,
-) {
-    for (name, value) in table {
-        path.push(name.clone());
-        match value.as_table().filter(|_| !is_whole(path)) {
-            Some(below) => collect(below, is_whole, path, found),
-            None => {
-                found.insert(path.clone(), value);
-            }
-        }
-        path.pop();
-    }
-}
-
-/// Sets or removes the value at a path.
-fn set(table: &mut Table, path: &[String], value: Option<&Value>) {
-    let Some((name, rest)) = path.split_first() else { return };
-    if rest.is_empty() {
-        match value {
-            Some(value) => table.insert(name.clone(), value.clone()),
-            None => table.remove(name),
-        };
-        return;
-    }
-    if let Value::Table(below) = table.entry(name.clone()).or_insert_with(|| Value::Table(Table::new())) {
-        set(below, rest, value);
     }
 }
 

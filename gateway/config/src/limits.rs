@@ -5,7 +5,8 @@ use std::time::Duration;
 use switchyard_core::gateway::{Limits, NamedDevices};
 use switchyard_core::ledger;
 
-use super::{Config, NamedDevicePolicy, Overcommit};
+use super::devices::{NamedDevicePolicy, Overcommit};
+use super::sections::Config;
 
 impl Config {
     /// The limits of the gateway, without the capacity of the node, which is no configuration.

@@ -9,11 +9,13 @@ use figment::{Figment, Metadata, Profile, Provider};
 use switchyard_node_files::{list, read_text};
 use switchyard_operator_api::Overridden;
 
-use super::change::{Effective, leaves};
+use super::change::Effective;
 use super::document::{Document, Location};
 use super::error::ConfigError;
 use super::nearest::nearest;
-use super::{Config, DOCUMENTED, VERSION, validate};
+use super::sections::{Config, DOCUMENTED, VERSION};
+use super::tree::{leaves, path_of};
+use super::validate;
 
 /// The file that is read if none is given; it may be missing.
 pub const DEFAULT_FILE: &str = "/etc/switchyard/config.toml";
@@ -126,11 +128,6 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     let env = sources.env.iter().filter(|(name, _)| env_key(name).is_some()).cloned().collect();
     let sources = Sources { env, ..sources.clone() };
     Ok(Loaded { sources, effective: Effective { config, values, origins }, files, overridden, warnings })
-}
-
-/// The steps of a dotted key.
-pub(super) fn path_of(key: &str) -> Vec<String> {
-    key.split('.').map(str::to_owned).collect()
 }
 
 /// The file and its drop-ins, in the order in which they are read.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::path::PathBuf;
 
 use switchyard_linux::report;
 use tempfile::TempDir;

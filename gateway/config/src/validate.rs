@@ -7,9 +7,10 @@ use switchyard_devices::Group;
 use switchyard_linux::report;
 use switchyard_nomad::HEALTHY_SLOTS;
 use switchyard_telemetry::parse_level;
-use url::Url;
 
-use super::{Config, ContainerdMode, DevicesConfig, ImagesConfig, StreamingConfig};
+use super::devices::DevicesConfig;
+use super::sections::{Config, StreamingConfig, streaming_url};
+use super::{ContainerdMode, ImagesConfig};
 
 mod admin;
 mod distinct;
@@ -270,12 +271,6 @@ fn paths(config: &Config) -> Vec<(&'static str, &Path)> {
     ];
     paths.extend(optional.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?))));
     paths
-}
-
-/// The base of streaming URLs.
-pub(crate) fn streaming_url(text: &str) -> Option<Url> {
-    let url = Url::parse(text).ok()?;
-    (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
 }
 
 fn absolute(key: &str, path: &Path) -> Result<(), Fault> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use switchyard_core::id::Owner;
+use switchyard_core::object::Task;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics};
-use switchyard_core::table::Task;
 
 use crate::amount::Amount;
 use crate::text::{write_header, write_label};

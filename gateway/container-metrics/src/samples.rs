@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use switchyard_core::backend::{ResolvedUser, SandboxDetails, TaskDetails};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
+use switchyard_core::object::{ResolvedUser, Sandbox, SandboxDetails, Task, TaskDetails};
 use switchyard_core::spec::{
     ComputeClaim, CpuPeriod, CpuQuota, CpuShares, MemoryLimit, Meta, Resources, Signal,
 };
@@ -14,7 +14,6 @@ use switchyard_core::stats::{
     CpuUsage, Detail, DeviceIo, DiskUsage, FileSystem, HugepageUsage, InterfaceStats, IoUsage, MemoryUsage,
     Pressure, PressureLine, SwapUsage, TaskMetrics, TaskStats, Usage,
 };
-use switchyard_core::table::{Sandbox, Task};
 
 /// A running task with limits.
 #[must_use]

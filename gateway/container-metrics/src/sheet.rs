@@ -5,9 +5,9 @@
 
 use std::time::SystemTime;
 
+use switchyard_core::object::Task;
 use switchyard_core::spec::{CpuPeriod, CpuQuota, CpuShares, MemoryLimit, Resources};
 use switchyard_core::stats::{Detail, DeviceIo, FileSystem, InterfaceStats, Pressure, TaskMetrics, Usage};
-use switchyard_core::table::Task;
 
 use crate::Metric;
 use crate::amount::Amount;

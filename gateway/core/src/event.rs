@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::ledger::Refusal;
+use crate::object::{Sandbox, Task};
 use crate::state::Exit;
-use crate::table::{Sandbox, Task};
 
 /// How many events a subscriber may lag behind.
 pub const CAPACITY: usize = 1024;

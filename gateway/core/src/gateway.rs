@@ -21,11 +21,12 @@ use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::ImageStore;
 use crate::keyed_lock::KeyedLock;
 use crate::ledger::{Compute, LeaseStore, Ledger, MemoryStore};
+use crate::object::{Sandbox, Task};
 use crate::operation::{Caller, Operations};
 use crate::reload::Reloadable;
 use crate::singleflight::Singleflight;
 use crate::state::TaskState;
-use crate::table::{Counts, Sandbox, Table, Task};
+use crate::table::{Counts, Table};
 use crate::trace::TracePlace;
 use crate::waiters::Waiters;
 

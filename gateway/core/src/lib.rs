@@ -6,9 +6,9 @@
 //!                                            Table ──► EventBus
 //! ```
 //!
-//! - A [`Sandbox`](table::Sandbox) is what tasks share: network, IPC and UTS namespaces, DNS files, a parent
+//! - A [`Sandbox`](object::Sandbox) is what tasks share: network, IPC and UTS namespaces, DNS files, a parent
 //!   cgroup.
-//! - A [`Task`](table::Task) is one container with one main process.
+//! - A [`Task`](object::Task) is one container with one main process.
 //! - A frontend holds a [`Scope`](gateway::Scope): the view of one [`Owner`](id::Owner). It can neither see
 //!   nor change another owner's objects.
 //! - The [`Gateway`](gateway::Gateway) decides; the [`Backend`](backend::Backend) carries it out. States
@@ -32,6 +32,7 @@ pub mod image;
 pub mod keyed_lock;
 pub mod ledger;
 pub mod names;
+pub mod object;
 pub mod operation;
 pub mod reload;
 pub mod singleflight;

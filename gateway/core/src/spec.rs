@@ -17,6 +17,7 @@ mod disk;
 mod limits;
 mod mount;
 mod network;
+mod network_name;
 mod resources;
 mod selinux;
 mod signal;
@@ -35,9 +36,10 @@ pub use limits::{
 };
 pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name};
 pub use network::{
-    Bandwidth, Dns, HostAddress, HostEntry, Link, MacAddress, NetworkName, PodNetwork, PortMapping, Protocol,
+    Bandwidth, Dns, HostAddress, HostEntry, Link, MacAddress, PodNetwork, PortMapping, Protocol,
     SandboxNetwork, UtsMode,
 };
+pub use network_name::NetworkName;
 pub use resources::{CgroupPlacement, HugepageLimit, Resources};
 pub use selinux::{SelinuxLabel, SelinuxPart};
 pub use signal::Signal;

@@ -13,42 +13,12 @@ use std::time::{Duration, SystemTime};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
-use crate::backend::{Recovered, SandboxDetails, TaskDetails};
+use crate::backend::Recovered;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventBus, EventKind, Subscription};
 use crate::id::{Owner, SandboxId, TaskId};
-use crate::spec::Meta;
+use crate::object::{Sandbox, SandboxDetails, Task, TaskDetails};
 use crate::state::{SandboxEvent, SandboxState, TaskEvent, TaskState};
-
-/// A snapshot of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sandbox {
-    /// Its id.
-    pub id: SandboxId,
-    /// Owner, name, and the frontend's data.
-    pub meta: Arc<Meta>,
-    /// Its runtime handler; empty for the default.
-    pub handler: String,
-    /// The result of its creation.
-    pub details: SandboxDetails,
-    /// Its state.
-    pub state: SandboxState,
-}
-
-/// A snapshot of a task.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
-    /// Its id.
-    pub id: TaskId,
-    /// The sandbox it belongs to.
-    pub sandbox: SandboxId,
-    /// Owner, name, and the frontend's data.
-    pub meta: Arc<Meta>,
-    /// The result of its creation.
-    pub details: TaskDetails,
-    /// Its state.
-    pub state: TaskState,
-}
 
 /// All sandboxes and tasks of the node.
 #[derive(Debug, Default)]

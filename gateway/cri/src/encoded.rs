@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use prost::bytes::Bytes;
-use switchyard_core::table::{Sandbox, Task};
+use switchyard_core::object::{Sandbox, Task};
 
 /// An answer to ListContainers or ListPodSandbox: both have one repeated message field with the number 1, and
 /// an embedded message is encoded as its bytes.

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use switchyard_core::Result;
-use switchyard_core::table::{Sandbox, Task};
+use switchyard_core::object::{Sandbox, Task};
 
 /// Labels, by name.
 type Labels = BTreeMap<String, String>;

@@ -39,8 +39,8 @@ pub fn log_directory(sandbox: &Meta) -> Option<PathBuf> {
 mod tests {
     use std::sync::Arc;
 
+    use switchyard_core::object::{Sandbox, Task};
     use switchyard_core::state::SandboxState;
-    use switchyard_core::table::{Sandbox, Task};
     use switchyard_proto::cri::v1 as cri;
 
     use super::*;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::spec::Meta;
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
 

@@ -24,8 +24,9 @@ use tonic::Status;
 use tonic::codegen::{Service, http};
 
 use crate::image::Images;
+use crate::routed::{Request, ResponseFuture, RoutedService, method_of, unary};
 use crate::runtime::{Runtime, node};
-use crate::service::{self, Request, ResponseFuture, RoutedService, method_of, unary};
+use crate::runtime_service::RuntimeService;
 
 mod additions;
 mod quota;
@@ -63,7 +64,7 @@ const IMAGE_CALLS: [&str; 2] = ["RemoveImage", "ImageFsInfo"];
 /// `runtime.v1alpha2.RuntimeService`.
 #[derive(Debug, Clone)]
 pub struct RuntimeServiceV1alpha2 {
-    v1: service::RuntimeService,
+    v1: RuntimeService,
     runtime: Arc<Runtime>,
     /// The largest request, in bytes.
     limit: usize,
@@ -89,7 +90,7 @@ pub struct VolumeServiceV1alpha2 {
 // === impl RuntimeServiceV1alpha2 ===
 
 impl RuntimeServiceV1alpha2 {
-    pub(crate) const fn new(v1: service::RuntimeService, runtime: Arc<Runtime>, limit: usize) -> Self {
+    pub(crate) const fn new(v1: RuntimeService, runtime: Arc<Runtime>, limit: usize) -> Self {
         Self { v1, runtime, limit }
     }
 }

@@ -264,7 +264,10 @@ fn lock_directories(config: &Config, locks: &mut DirLocks) -> Result<(), ServeEr
 impl Listeners {
     async fn bind(config: &Config) -> Result<Self, ServeError> {
         let frontends = FrontendSockets::bind(config)?;
-        let streaming = if config.cri.enabled { Some(streaming::bind(config).await?) } else { None };
+        let streaming = match config.cri.enabled {
+            true => Some(streaming::bind(config).await.map_err(ServeError::Streaming)?),
+            false => None,
+        };
         Ok(Self { frontends, streaming, admin: AdminListeners::bind(config)? })
     }
 

@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use switchyard_config::{Config, StreamingConfig};
-use switchyard_streaming::{Config as Settings, Server};
-
-use crate::serve::ServeError;
+use switchyard_streaming::{BindError, Config as Settings, Server};
 
 /// Listens for clients of exec, attach and port-forward. Connections queue until the server runs.
-pub(crate) async fn bind(config: &Config) -> Result<Server, ServeError> {
-    Server::bind(settings(&config.cri.streaming)).await.map_err(ServeError::Streaming)
+pub(crate) async fn bind(config: &Config) -> Result<Server, BindError> {
+    Server::bind(settings(&config.cri.streaming)).await
 }
 
 fn settings(config: &StreamingConfig) -> Settings {

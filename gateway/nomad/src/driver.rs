@@ -19,7 +19,7 @@ use futures::Stream;
 use switchyard_core::blocking_pool::{self, BlockingPool};
 use switchyard_core::gateway::Scope;
 use switchyard_core::keyed_lock::KeyedLock;
-use switchyard_core::table::{Sandbox, Task};
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::{Error, Result, threads};
 use switchyard_process::Stat;
 use switchyard_proto::nomad::drivers::proto as nomad;

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use switchyard_core::table::Sandbox;
+use switchyard_core::object::Sandbox;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior};
 

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 
 use prost::Message;
 use prost_types::Timestamp;
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::state::{Exit, ExitCause, TaskState};
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::network_isolation_spec::NetworkIsolationMode;
 

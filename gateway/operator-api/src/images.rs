@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Image, Right};
-use switchyard_core::table::Task;
+use switchyard_core::object::Task;
 
 use crate::text::rfc3339;
 

@@ -11,9 +11,9 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use switchyard_core::backend::Inspection;
 use switchyard_core::names::Names;
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::spec::{LeaseClaim, Meta, Reserved, Resources};
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
-use switchyard_core::table::{Sandbox, Task};
 
 use crate::text::rfc3339;
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::names::Names;
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::state::TaskState;
-use switchyard_core::table::{Sandbox, Task};
 
 use crate::text::rfc3339;
 

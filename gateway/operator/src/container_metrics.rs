@@ -11,8 +11,8 @@ use switchyard_core::Result;
 use switchyard_core::gateway::{Gateway, Scope};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::names::Names;
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::stats::{InterfaceStats, TaskMetrics};
-use switchyard_core::table::{Sandbox, Task};
 
 use crate::owners::Owners;
 

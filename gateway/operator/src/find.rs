@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::Owner;
-use switchyard_core::table::{Sandbox, Task};
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::{Error, ErrorKind, Result};
 
 use crate::owners::Owners;

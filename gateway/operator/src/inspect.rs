@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use switchyard_core::gateway::{Gateway, Scope};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
-use switchyard_core::table::Task;
+use switchyard_core::object::Task;
 use switchyard_core::{Error, Result};
 use switchyard_operator_api::{Disclosure, ImageView, Inspected, InspectionView};
 

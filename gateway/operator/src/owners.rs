@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use switchyard_core::id::Owner;
 use switchyard_core::names::Names;
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::spec::Meta;
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_logkeeper::reader::LogLocation;
 
 /// What a frontend knows of the objects of its owner. The default is for an owner without a frontend.

@@ -18,8 +18,8 @@ use std::time::{Duration, SystemTime};
 
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::TaskId;
+use switchyard_core::object::Task;
 use switchyard_core::state::TaskState;
-use switchyard_core::table::Task;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_linux::blocking;
 use switchyard_linux::files::if_present;

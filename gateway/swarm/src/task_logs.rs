@@ -1,8 +1,8 @@
 //! The logs of tasks, as their objects tell where they are.
 
 use switchyard_core::gateway::Scope;
+use switchyard_core::object::Task;
 use switchyard_core::state::TaskState;
-use switchyard_core::table::Task;
 use switchyard_logkeeper as logkeeper;
 
 use crate::executor::TaskLog;

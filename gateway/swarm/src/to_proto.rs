@@ -3,9 +3,9 @@
 use std::time::SystemTime;
 
 use swarm::task_status::RuntimeStatus;
+use switchyard_core::object::Task;
 use switchyard_core::spec::Protocol;
 use switchyard_core::state::{Exit, ExitCause, TaskState};
-use switchyard_core::table::Task;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 use crate::life::{Report, State};

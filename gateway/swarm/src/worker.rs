@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use switchyard_core::backoff::Backoff;
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::spec::LeaseClaim;
 use switchyard_core::state::TaskState;
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::trace::{InSpan, Span};
 use switchyard_core::{Error, ErrorKind, Result, threads};
 use switchyard_proto::docker::swarmkit::v1 as swarm;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use switchyard_core::backend::{BackendObserver, Recovered, RecoveryResult};
 use switchyard_core::id::SandboxId;
+use switchyard_core::object::Task;
 use switchyard_core::state::SandboxState;
-use switchyard_core::table::Task;
 
 use super::Recovery;
 use super::decide::TaskFate;

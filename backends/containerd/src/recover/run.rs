@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use futures::{StreamExt, stream};
 use switchyard_core::backend::{Recovered, Started};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::state::{Exit, SandboxState, TaskState};
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, Result};
 use switchyard_steps::{Step, reach};
 

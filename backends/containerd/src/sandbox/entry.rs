@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use switchyard_core::Result;
-use switchyard_core::backend::SandboxDetails;
+use switchyard_core::object::SandboxDetails;
 use switchyard_core::spec::{CgroupPlacement, SelinuxLabel};
 use switchyard_namespaces::Ns;
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use switchyard_core::Result;
-use switchyard_core::backend::SandboxDetails;
 use switchyard_core::id::SandboxId;
+use switchyard_core::object::SandboxDetails;
 use switchyard_core::spec::SandboxSpec;
 
 use super::{SandboxEntry, wanted_namespaces};

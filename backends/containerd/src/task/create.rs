@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
-use switchyard_core::backend::TaskDetails;
 use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::object::TaskDetails;
 use switchyard_core::operation::step;
 use switchyard_core::spec::{Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
 use switchyard_core::{Error, Result};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use containerd_client::services::v1 as api;
 use serde_json::{Map, Value};
-use switchyard_core::backend::TaskDetails;
 use switchyard_core::id::TaskId;
+use switchyard_core::object::TaskDetails;
 use switchyard_core::spec::{ComputeClaim, OomScoreAdj, Resources, TaskUpdate};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_linux::files::if_present;

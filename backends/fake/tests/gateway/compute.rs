@@ -10,8 +10,8 @@ use switchyard_contract::specs;
 use switchyard_core::gateway::Limits;
 use switchyard_core::id::Owner;
 use switchyard_core::ledger::Overcommit;
+use switchyard_core::object::Task;
 use switchyard_core::spec::{ComputeClaim, CpuList, Reserved, Resources, TaskSpec, TaskUpdate};
-use switchyard_core::table::Task;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_fake::{BUSYBOX, Method};
 

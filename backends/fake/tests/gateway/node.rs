@@ -7,9 +7,9 @@ use switchyard_contract::specs;
 use switchyard_core::backend::Backend;
 use switchyard_core::gateway::{Gateway, Limits, Scope};
 use switchyard_core::id::{Owner, TaskId};
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::spec::{SandboxSpec, TaskSpec};
 use switchyard_core::state::{Exit, TaskState};
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_fake::{BUSYBOX, Fake};
 
 /// A main process that runs until it is killed.

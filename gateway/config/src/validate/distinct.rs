@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::Fault;
-use crate::Config;
+use crate::sections::Config;
 
 /// Checks directories, sockets and addresses.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {

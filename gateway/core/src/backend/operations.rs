@@ -8,12 +8,10 @@ use std::collections::BTreeMap;
 
 use futures::future::BoxFuture;
 
-use super::{
-    ExecPlace, ExecProcess, Inspection, NamedVolume, SandboxDetails, SandboxStats, Started, TaskDetails,
-    Withdrawal,
-};
+use super::{ExecPlace, ExecProcess, Inspection, NamedVolume, SandboxStats, Started, Withdrawal};
 use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
+use crate::object::{SandboxDetails, TaskDetails};
 use crate::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate};
 use crate::state::Exit;
 use crate::stats::{InterfaceStats, TaskMetrics, TaskStats};

@@ -6,9 +6,9 @@ use super::Gateway;
 use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::ledger::{ComputeHolder, Cpus, Refusal};
+use crate::object::{Sandbox, Task};
 use crate::spec::{ComputeClaim, LeaseClaim, Reserved, Resources};
 use crate::state::{TaskEvent, TaskState};
-use crate::table::{Sandbox, Task};
 
 /// Who claims: the owner and the sandbox of the task.
 type Claimant = (Owner, SandboxId);

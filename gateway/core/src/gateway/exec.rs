@@ -10,10 +10,10 @@ use super::Scope;
 use crate::backend::{CUT_PATIENCE, ExecControl, ExecPlace, ExecProcess};
 use crate::error::{Error, Reason, Result};
 use crate::id::TaskId;
+use crate::object::Task;
 use crate::operation::{OperationKind, Subject, step};
 use crate::spec::{ExecSpec, Signal};
 use crate::stream::Source;
-use crate::table::Task;
 
 mod bounds;
 mod drain;

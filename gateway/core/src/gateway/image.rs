@@ -3,10 +3,10 @@
 use std::fs::File;
 
 use super::Scope;
-use crate::backend::TaskDetails;
 use crate::error::{Error, Result};
 use crate::id::Owner;
 use crate::image::{Image, ImageId, LoadRequest, PullProgress, PullRequest};
+use crate::object::TaskDetails;
 use crate::operation::{OperationKind, Subject};
 use crate::stats::DiskUsage;
 

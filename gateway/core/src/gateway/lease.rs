@@ -12,10 +12,10 @@ use crate::device::{Inventories, Reservation};
 use crate::error::{Error, Result};
 use crate::id::{LeaseToken, Owner, SandboxId, TaskId};
 use crate::ledger::{DeviceNames, LeaseState, RefusalReason, StoredLease, TickLimits, TickOutcome, View};
+use crate::object::Task;
 use crate::operation::{Caller, OperationKind, Subject};
 use crate::spec::{LeaseClaim, TaskSpec};
 use crate::state::TaskState;
-use crate::table::Task;
 
 /// The interval at which unused leases are aged.
 const TICK: Duration = Duration::from_secs(1);

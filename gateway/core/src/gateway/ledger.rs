@@ -17,9 +17,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::id::{LeaseToken, SandboxId};
 use crate::ledger::{Lease, LeaseState, Ledger, PortHolder, Refusal, StoredLease};
+use crate::object::Sandbox;
 use crate::spec::SandboxSpec;
 use crate::state::SandboxState;
-use crate::table::Sandbox;
 
 /// The first and the longest pause between attempts to read the stored leases.
 const READ_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));

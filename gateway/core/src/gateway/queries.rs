@@ -8,10 +8,11 @@ use crate::backend::{Inspection, SandboxStats};
 use crate::error::Result;
 use crate::event::ListAndWatch;
 use crate::id::{SandboxId, TaskId};
+use crate::object::Sandbox;
 use crate::operation::OperationKind;
 use crate::spec::HostPort;
 use crate::stats::{InterfaceStats, TaskMetrics, TaskStats};
-use crate::table::{Sandbox, SandboxWithTasks, no_sandbox};
+use crate::table::{SandboxWithTasks, no_sandbox};
 
 impl Scope {
     /// This owner's sandboxes now, and its events from now on, until the gateway shuts down.

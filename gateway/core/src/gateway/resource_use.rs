@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::Scope;
 use crate::id::{LeaseToken, SandboxId};
 use crate::ledger::LeaseState;
+use crate::object::{Sandbox, Task};
 use crate::state::SandboxState;
-use crate::table::{Sandbox, Task};
 
 /// How a resource is used. The variants are ordered by urgency for the orchestrator, most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

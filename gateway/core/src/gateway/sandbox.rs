@@ -9,11 +9,12 @@ use super::{Gateway, Op, Scope, Shared, ignore_not_found};
 use crate::error::{Error, Result};
 use crate::id::SandboxId;
 use crate::keyed_lock::KeyedLockGuard;
+use crate::object::Sandbox;
 use crate::operation::{OperationKind, Subject, plain_step, step};
 use crate::singleflight::Decision;
 use crate::spec::{SandboxSpec, Subnet};
 use crate::state::{SandboxEvent, SandboxState};
-use crate::table::{Sandbox, no_sandbox};
+use crate::table::no_sandbox;
 
 impl Scope {
     /// Sets the address ranges for this owner's sandboxes. Idempotent. Cancel-safe: the work continues.

@@ -10,10 +10,10 @@ use crate::backend::{BackendStatus, Handler};
 use crate::error::{Error, Result};
 use crate::event::Subscription;
 use crate::id::{Owner, SandboxId, TaskId};
+use crate::object::{Sandbox, Task};
 use crate::operation::Caller;
 use crate::spec::Reserved;
 use crate::state::TaskState;
-use crate::table::{Sandbox, Task};
 use crate::trace::{Span, SpanKind, TracePlace};
 use crate::waiters::Waiters;
 

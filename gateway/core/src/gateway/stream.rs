@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::Scope;
 use crate::error::Result;
+use crate::object::{Sandbox, Task};
 use crate::operation::{OperationKind, Subject};
 use crate::stream::{AttachSpec, Attachment, Dialled};
-use crate::table::{Sandbox, Task, sandbox_not_ready};
+use crate::table::sandbox_not_ready;
 
 impl Scope {
     /// The task with this id, if it runs.

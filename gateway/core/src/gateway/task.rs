@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::lease::BoundClaims;
 use super::{Gateway, NewTask, Op, Scope, Shared, ignore_not_found};
-use crate::backend::TaskDetails;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{SandboxId, TaskId};
+use crate::object::{Task, TaskDetails};
 use crate::operation::{Caller, OperationKind, Subject, step};
 use crate::singleflight::Decision;
 use crate::spec::{PidMode, Signal, TaskSpec, TaskUpdate, Throttle};
 use crate::state::{Exit, TaskEvent, TaskState};
-use crate::table::{Task, no_sandbox, no_task, sandbox_not_ready};
+use crate::table::{no_sandbox, no_task, sandbox_not_ready};
 use crate::trace;
 
 impl Scope {

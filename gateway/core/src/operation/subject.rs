@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::id::{SandboxId, TaskId};
+use crate::object::{Sandbox, Task};
 use crate::spec::Meta;
-use crate::table::{Sandbox, Task};
 
 /// The longest argument of an operation, in bytes; the rest of a longer one is left out.
 pub const ARGUMENT_MAX: usize = 256;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::spec::Meta;
 
 fn insert(table: &Table, owner: Owner, name: &str, number: u8) {
     let meta = Meta {

@@ -5,14 +5,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use switchyard_core::id::{LeaseToken, Owner, SandboxId, TOKEN_LEN, TaskId};
-use switchyard_core::spec::{
-    ComputeClaim, EnvVar, LeaseClaim, Meta, Output, PidMode, Stdin, Stdio, TaskSpec, UserNamespace,
-};
+use switchyard_core::id::{LeaseToken, Owner, TOKEN_LEN, TaskId};
+use switchyard_core::spec::{ComputeClaim, EnvVar, LeaseClaim, Meta, Output, Stdin, Stdio, TaskSpec};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
 use super::field::{absolute, makeable, name, required, text, without_parents};
+use super::parent::Parent;
 use super::security::ContainerContext;
 use super::{mount, resources, security, signal};
 use crate::config::Config;
@@ -27,49 +26,6 @@ const LEASE_ANNOTATIONS: &str = "devices.switchyard.io/";
 
 /// The most device leases of a container: a kubelet requests one for each kind of device.
 const LEASES_MAX: usize = 256;
-
-/// The sandbox that a container is created in.
-#[derive(Debug)]
-pub(crate) struct Parent<'a> {
-    /// The sandbox's id.
-    pub(crate) id: SandboxId,
-    /// The configuration in the sandbox's request.
-    pub(crate) config: &'a cri::PodSandboxConfig,
-    /// Whether its handler supports recursive read-only mounts.
-    pub(crate) recursive_readonly: bool,
-    /// Names of volumes that the container requests, by the index of their mount; v1 has no field for them.
-    pub(crate) volumes: &'a BTreeMap<u32, String>,
-}
-
-impl Parent<'_> {
-    fn security(&self) -> Option<&cri::LinuxSandboxSecurityContext> {
-        self.config.linux.as_ref()?.security_context.as_ref()
-    }
-
-    /// Whether privileged containers may run in it.
-    pub(super) fn privileged(&self) -> bool {
-        self.security().is_some_and(|context| context.privileged)
-    }
-
-    /// The pod's own user namespace, if it has one.
-    pub(super) fn users(&self) -> Result<Option<UserNamespace>> {
-        let options = self.security().and_then(|context| context.namespace_options.as_ref());
-        let options = options.and_then(|options| options.userns_options.clone());
-        security::user_namespace(options, "the pod's userns_options")
-    }
-
-    /// The pid namespace of a container that requests the pod's. If the sandbox has no shared one, each
-    /// container has its own.
-    fn pid(&self) -> PidMode {
-        let options = self.security().and_then(|context| context.namespace_options.as_ref());
-        match options.map_or(cri::NamespaceMode::Pod, cri::NamespaceOption::pid) {
-            cri::NamespaceMode::Pod => PidMode::Sandbox,
-            cri::NamespaceMode::Node => PidMode::Host,
-            // Sandboxes with TARGET are refused.
-            cri::NamespaceMode::Container | cri::NamespaceMode::Target => PidMode::Private,
-        }
-    }
-}
 
 /// Converts a container that was requested at `now`; `target` finds the container whose pid namespace it
 /// joins.

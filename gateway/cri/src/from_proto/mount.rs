@@ -6,9 +6,9 @@ use switchyard_core::spec::{DeviceNode, MissingSource, Mount, MountSource, Propa
 use switchyard_core::{Error, Reason, Result};
 use switchyard_proto::cri::v1 as cri;
 
-use super::container::Parent;
 use super::field::{absolute, known, text, without_parents};
-use super::security;
+use super::parent::Parent;
+use super::user_namespace::id_maps;
 
 /// The mounts, in the order of the request.
 pub(super) fn mounts(mounts: Vec<cri::Mount>, parent: &Parent<'_>) -> Result<Vec<Mount>> {
@@ -135,7 +135,7 @@ fn id_mapped(
     if uids.is_empty() && gids.is_empty() {
         return Ok(false);
     }
-    let wanted = security::id_maps(uids, gids, field)?;
+    let wanted = id_maps(uids, gids, field)?;
     match users {
         Some(users) if *users == wanted => Ok(true),
         Some(_) => Err(Error::invalid(

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use switchyard_core::backend::TaskDetails;
 use switchyard_core::id::TaskId;
+use switchyard_core::object::{Sandbox, Task, TaskDetails};
 use switchyard_core::spec::{ComputeClaim, ExecSpec, Reserved, Resources, TaskSpec, TaskUpdate};
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 

@@ -14,7 +14,8 @@ use futures::stream::{self, StreamExt};
 use switchyard_core::event::{Event, EventKind, ListAndWatch};
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::SandboxId;
-use switchyard_core::table::{Sandbox, SandboxWithTasks};
+use switchyard_core::object::Sandbox;
+use switchyard_core::table::SandboxWithTasks;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::cri::v1 as cri;
 

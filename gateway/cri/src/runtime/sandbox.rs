@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use switchyard_core::table::Sandbox;
+use switchyard_core::object::Sandbox;
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 

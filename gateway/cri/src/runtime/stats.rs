@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use switchyard_core::id::SandboxId;
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::stats::Usage;
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{ErrorKind, Result};
 use switchyard_proto::cri::v1 as cri;
 

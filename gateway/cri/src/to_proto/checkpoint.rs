@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use switchyard_core::table::Task;
+use switchyard_core::object::Task;
 use switchyard_proto::cri::v1 as cri;
 
 use super::container;

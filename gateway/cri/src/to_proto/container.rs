@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use switchyard_core::backend::ResolvedUser;
+use switchyard_core::object::{ResolvedUser, Task};
 use switchyard_core::spec::Meta;
 use switchyard_core::state::{Exit, ExitCause, TaskState};
-use switchyard_core::table::Task;
 use switchyard_proto::cri::v1 as cri;
 
 use super::time::nanoseconds;

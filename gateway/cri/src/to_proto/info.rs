@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use switchyard_core::backend::{BackendStatus, CgroupDriver, Condition, Handler, Inspection};
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Image, Right};
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::state::{SandboxState, TaskState};
-use switchyard_core::table::{Sandbox, Task};
 
 use crate::record::{ContainerRecord, SandboxRecord, note};
 

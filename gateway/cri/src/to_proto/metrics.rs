@@ -4,8 +4,8 @@
 use std::time::SystemTime;
 
 use switchyard_container_metrics::{Amount, Kind, Metric, sheet};
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::stats::{InterfaceStats, TaskMetrics};
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_proto::cri::v1 as cri;
 
 use super::time::nanoseconds;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use switchyard_core::object::Sandbox;
 use switchyard_core::spec::Meta;
 use switchyard_core::state::SandboxState;
-use switchyard_core::table::Sandbox;
 use switchyard_proto::cri::v1 as cri;
 
 use super::time::nanoseconds;

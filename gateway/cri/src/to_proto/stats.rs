@@ -3,11 +3,11 @@
 use std::time::SystemTime;
 
 use switchyard_core::backend::SandboxStats;
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::stats::{
     CpuUsage, DiskUsage, InterfaceStats, IoUsage, MemoryUsage, Pressure, PressureLine, SwapUsage, TaskStats,
     Usage,
 };
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_proto::cri::v1 as cri;
 
 use super::time::nanoseconds;

@@ -5,18 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::json;
-use switchyard_core::backend::{
-    BackendStatus, CgroupDriver, Condition, Handler, Inspection, ResolvedUser, SandboxDetails, SandboxStats,
-    TaskDetails,
-};
+use switchyard_core::backend::{BackendStatus, CgroupDriver, Condition, Handler, Inspection, SandboxStats};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
+use switchyard_core::object::{ResolvedUser, Sandbox, SandboxDetails, Task, TaskDetails};
 use switchyard_core::spec::{
     ComputeClaim, CpuShares, HostPorts, HugepageLimit, MemoryLimit, Meta, Resources, Signal,
 };
 use switchyard_core::state::{SandboxState, TaskState};
 use switchyard_core::stats::{CpuUsage, InterfaceStats, IoUsage, Pressure, PressureLine, TaskStats, Usage};
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_proto::cri::v1 as cri;
 
 use super::*;

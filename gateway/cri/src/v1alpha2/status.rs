@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use switchyard_core::Result;
 use switchyard_core::backend::Inspection;
 use switchyard_core::image::Image;
+use switchyard_core::object::Task;
 use switchyard_core::spec::{MemoryLimit, Throttle, Throttled};
-use switchyard_core::table::Task;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
 

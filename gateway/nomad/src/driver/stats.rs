@@ -6,7 +6,7 @@ use futures::Stream;
 use futures::stream;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::TaskId;
-use switchyard_core::table::Task;
+use switchyard_core::object::Task;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tonic::Status;

@@ -27,8 +27,8 @@ use switchyard_core::backend::Condition;
 use switchyard_core::backoff::Backoff;
 use switchyard_core::id::SandboxId;
 use switchyard_core::image::ImageId;
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::state::{ExitCause, TaskState};
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, ErrorKind, Result};
 use tokio::sync::{Notify, Semaphore};
 

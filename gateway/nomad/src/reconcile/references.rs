@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, MutexGuard};
-use switchyard_core::table::Sandbox;
+use switchyard_core::object::Sandbox;
 use switchyard_process::ProcessId;
 use tokio::time::Instant;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use switchyard_core::backend::SandboxDetails;
 use switchyard_core::id::{Owner, SandboxId};
+use switchyard_core::object::SandboxDetails;
 use switchyard_core::spec::Meta;
 use switchyard_core::state::SandboxState;
 use switchyard_process::ProcessId;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_core::Error;
-use switchyard_core::backend::{ResolvedUser, SandboxDetails, TaskDetails};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
+use switchyard_core::object::{ResolvedUser, SandboxDetails, TaskDetails};
 use switchyard_core::spec::{ComputeClaim, HostPorts, MemoryLimit, Signal};
 
 use super::*;

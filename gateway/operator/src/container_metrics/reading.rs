@@ -7,9 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use switchyard_container_metrics::Figures;
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::names::Names;
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::spec::MemoryLimit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics};
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_operator_api::{ContainersView, SandboxTrafficView, TaskUsageView};
 
 /// A reading of all running containers.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use switchyard_core::object::Task;
 use switchyard_core::state::{Exit, TaskState};
-use switchyard_core::table::Task;
 use switchyard_core::{Error, ErrorKind, Result};
 
 use super::{Performed, Worker, wanted_otherwise};

@@ -8,11 +8,11 @@ use switchyard_contract::specs;
 use switchyard_core::ErrorKind;
 use switchyard_core::device::{Device, DeviceGroup, Health, node as device_node};
 use switchyard_core::id::{LeaseToken, Owner};
+use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::spec::{
     ComputeClaim, CpuList, HostPort, HostPorts, LeaseClaim, Protocol, Reserved, Resources, SandboxSpec,
     TaskSpec,
 };
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_daemon::reports::plugins;
 use switchyard_device_host::{LastError, PluginReport, PluginState, Report};
 use switchyard_operator::control::{PluginHost, Reporter};

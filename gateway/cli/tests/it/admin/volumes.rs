@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use http::{Method, StatusCode};
 use switchyard_core::id::Owner;
+use switchyard_core::object::Task;
 use switchyard_core::spec::{Mount, MountSource, Propagation, TaskSpec};
-use switchyard_core::table::Task;
 use switchyard_operator_api::VolumeView;
 use switchyard_operator_api::text::short;
 

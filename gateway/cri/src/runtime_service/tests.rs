@@ -1,5 +1,7 @@
 //! Compares the lists that are answered from cached encodings with the answers of the generated server.
 
+use std::convert::Infallible;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use prost::Message;
@@ -10,7 +12,13 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::image_service_server::ImageService as _;
 use switchyard_proto::cri::v1::runtime_service_server::RuntimeService as _;
 
+use tonic::codegen::http;
+
 use super::*;
+use crate::config::Config;
+use crate::image::Images;
+use crate::routed::MethodRouter;
+use crate::service::services;
 
 /// A gateway with its services, without a socket.
 struct ServerFixture {
