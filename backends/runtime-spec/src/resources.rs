@@ -32,7 +32,7 @@ pub fn linux_resources(asked: &Resources, host: &Host, warnings: &mut Vec<String
         pids: asked.pids_limit.map(|limit| LinuxPids { limit: limit.signed() }),
         block_io: None,
         network: None,
-        hugepage_limits: hugepages(&asked.hugepages, host, warnings)?,
+        hugepage_limits: hugepages(&asked.hugepages, host, warnings).into_iter().map(spec_limit).collect(),
         unified,
     })
 }
@@ -60,12 +60,9 @@ pub fn granted(asked: &Resources, host: &Host, warnings: &mut Vec<String>) -> Re
     swappiness(asked, host)?;
     unified(asked, host)?;
     let swap = swap(asked, host, warnings);
-    let hugepages = hugepages(&asked.hugepages, host, warnings)?.into_iter();
     Ok(Resources {
         memory_swap_limit_bytes: swap,
-        hugepages: hugepages
-            .map(|LinuxHugepageLimit { page_size, limit }| HugepageLimit { page_size, limit_bytes: limit })
-            .collect(),
+        hugepages: hugepages(&asked.hugepages, host, warnings),
         oom_score_adj: asked.oom_score_adj.map(|score| oom_score_adj(score, host, warnings)),
         ..asked.clone()
     })
@@ -120,27 +117,17 @@ fn swappiness(asked: &Resources, host: &Host) -> Result<Option<Swappiness>> {
     }
 }
 
-fn hugepages(
-    asked: &[HugepageLimit],
-    host: &Host,
-    warnings: &mut Vec<String>,
-) -> Result<Vec<LinuxHugepageLimit>> {
-    let mut limits: Vec<LinuxHugepageLimit> = Vec::new();
+/// The limits on pages of sizes that this node can limit; of several for one size, the last.
+fn hugepages(asked: &[HugepageLimit], host: &Host, warnings: &mut Vec<String>) -> Vec<HugepageLimit> {
+    let mut limits: Vec<HugepageLimit> = Vec::new();
     let mut left_out = BTreeSet::new();
-    for HugepageLimit { page_size, limit_bytes } in asked {
-        let digits = page_size.trim_end_matches(|c: char| c.is_ascii_uppercase());
-        let unit = &page_size[digits.len()..];
-        if digits.parse::<u32>().is_err() || !["KB", "MB", "GB"].contains(&unit) {
-            return Err(invalid(
-                "hugepages",
-                format!("{page_size:?} is no page size as the kernel names it (2MB)"),
-            ));
-        }
-        if host.hugepage_sizes.iter().any(|size| size == page_size) {
-            limits.retain(|other| other.page_size != *page_size);
-            limits.push(LinuxHugepageLimit { page_size: page_size.clone(), limit: *limit_bytes });
-        } else if *limit_bytes > 0 {
-            left_out.insert(page_size.as_str());
+    for limit in asked {
+        let size = limit.page_size.as_str();
+        if host.hugepage_sizes.iter().any(|known| known == size) {
+            limits.retain(|other| other.page_size != limit.page_size);
+            limits.push(limit.clone());
+        } else if limit.limit_bytes > 0 {
+            left_out.insert(size);
         }
     }
     if !left_out.is_empty() {
@@ -150,28 +137,37 @@ fn hugepages(
             "limits on huge pages are left out ({count}), because this node cannot limit pages of these sizes: {sizes}"
         ));
     }
-    Ok(limits)
+    limits
+}
+
+fn spec_limit(limit: HugepageLimit) -> LinuxHugepageLimit {
+    let HugepageLimit { page_size, limit_bytes } = limit;
+    LinuxHugepageLimit { page_size: page_size.to_string(), limit: limit_bytes }
 }
 
 fn unified(asked: &Resources, host: &Host) -> Result<std::collections::BTreeMap<String, String>> {
     for (file, value) in &asked.unified {
-        if file.contains('/') || !file.contains('.') || file.contains('\0') || value.contains('\0') {
-            return Err(invalid("unified", format!("{file:?} is no file of a cgroup")));
+        if value.contains('\0') {
+            return Err(invalid("unified", format!("the value of {file} has a NUL byte")));
         }
         if host.cgroup == CgroupVersion::V1 {
             return Err(invalid("unified", format!("{file} needs cgroup v2, and this node runs cgroup v1")));
         }
     }
-    Ok(asked.unified.clone())
+    Ok(asked.unified.iter().map(|(file, value)| (file.to_string(), value.clone())).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use switchyard_core::spec::{OomScoreAdj, PidsLimit};
+    use switchyard_core::spec::{CgroupFile, HugepageSize, OomScoreAdj, PidsLimit};
 
     use super::*;
     use crate::host::bare_host;
+
+    fn file(name: &str) -> CgroupFile {
+        CgroupFile::new(name).unwrap()
+    }
 
     fn with(change: impl FnOnce(&mut Resources)) -> Resources {
         let mut resources = Resources::default();
@@ -252,8 +248,10 @@ mod tests {
 
     #[test]
     fn unsupported_hugepage_limits_are_omitted_and_reported_unless_zero() {
-        let limit =
-            |page_size: &str, limit_bytes| HugepageLimit { page_size: page_size.to_owned(), limit_bytes };
+        let limit = |page_size: &str, limit_bytes| HugepageLimit {
+            page_size: HugepageSize::new(page_size).unwrap(),
+            limit_bytes,
+        };
         let asked = with(|r| r.hugepages = vec![limit("2MB", 0), limit("1GB", 1 << 30)]);
         check(&bare_host(), &asked, &json!({}), 1);
         let host = Host { hugepage_sizes: vec!["2MB".to_owned()], ..bare_host() };
@@ -263,7 +261,10 @@ mod tests {
 
     #[test]
     fn many_unsupported_hugepage_limits_are_one_short_warning() {
-        let limit = |number| HugepageLimit { page_size: format!("{number}KB"), limit_bytes: 1 };
+        let limit = |number| HugepageLimit {
+            page_size: HugepageSize::new(format!("{number}KB")).unwrap(),
+            limit_bytes: 1,
+        };
         let asked = with(|r| r.hugepages = (1000..2000).map(limit).collect());
         let mut warnings = Vec::new();
         linux_resources(&asked, &bare_host(), &mut warnings).unwrap();
@@ -278,7 +279,10 @@ mod tests {
         let host = Host { swap_accounting: false, capabilities: Vec::new(), ..bare_host() };
         let asked = Resources {
             cpu_shares: Some(CpuShares::clamped(512)),
-            hugepages: vec![HugepageLimit { page_size: "1GB".to_owned(), limit_bytes: 1 << 30 }],
+            hugepages: vec![HugepageLimit {
+                page_size: HugepageSize::new("1GB").unwrap(),
+                limit_bytes: 1 << 30,
+            }],
             oom_score_adj: OomScoreAdj::new(-500).ok(),
             ..memory(Some(100), Some(200))
         };
@@ -311,7 +315,7 @@ mod tests {
             assert_eq!(swap_max(&unit, &memory(Some(limit), swap)), None, "{limit} {swap:?}");
         }
         let own =
-            Resources { unified: [("memory.swap.max".to_owned(), "7".to_owned())].into(), ..no_swap.clone() };
+            Resources { unified: [(file("memory.swap.max"), "7".to_owned())].into(), ..no_swap.clone() };
         assert_eq!(swap_max(&unit, &own).as_deref(), Some("7"), "who names the file has it");
         assert_eq!(swap_max(&Host { swap_accounting: false, ..unit.clone() }, &no_swap), None);
         assert_eq!(swap_max(&Host { cgroup_driver: CgroupDriver::Fs, ..unit.clone() }, &no_swap), None);
@@ -330,10 +334,10 @@ mod tests {
 
     #[test]
     fn unified_is_verbatim_on_v2_and_rejected_on_v1() {
-        let asked = with(|r| drop(r.unified.insert("memory.high".to_owned(), "1000".to_owned())));
+        let asked = with(|r| drop(r.unified.insert(file("memory.high"), "1000".to_owned())));
         let v2 = Host { cgroup: CgroupVersion::V2, ..bare_host() };
         check(&v2, &asked, &json!({ "unified": { "memory.high": "1000" } }), 0);
         refused(&Host { cgroup: CgroupVersion::V1, ..bare_host() }, &asked, "unified");
-        refused(&v2, &with(|r| drop(r.unified.insert("../x.y".to_owned(), String::new()))), "unified");
+        refused(&v2, &with(|r| drop(r.unified.insert(file("memory.high"), "a\0".to_owned()))), "unified");
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::id::{Owner, TaskId};
 
+mod cgroup_names;
 mod checkpoint;
 mod claims;
 mod cluster_bridge;
@@ -26,6 +27,7 @@ mod throttle;
 mod update;
 mod users;
 
+pub use cgroup_names::{CgroupFile, HugepageSize};
 pub use checkpoint::CheckpointSpec;
 pub use claims::{ComputeClaim, HOST_PORTS_MAX, HostPort, HostPorts, LeaseClaim, Reserved};
 pub use cluster_bridge::{BridgeAddresses, ClusterBridge};

@@ -359,7 +359,7 @@ fn resources(resources: &Resources, budget: &mut Budget) -> BTreeMap<String, Str
         .iter()
         .map(|limit| (format!("hugepages_{}_bytes", limit.page_size), limit.limit_bytes.to_string()));
     limits.extend(pages);
-    limits.extend(unified.clone());
+    limits.extend(unified.iter().map(|(file, value)| (file.to_string(), value.clone())));
     budget.pairs(limits)
 }
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use switchyard_core::spec::{
-    CpuList, CpuPeriod, CpuQuota, CpuShares, HugepageLimit, InvalidLimit, MemoryLimit, OomScoreAdj,
-    PidsLimit, Resources, Swappiness, Throttle, Throttled,
+    CgroupFile, CpuList, CpuPeriod, CpuQuota, CpuShares, HugepageLimit, HugepageSize, InvalidLimit,
+    MemoryLimit, OomScoreAdj, PidsLimit, Resources, Swappiness, Throttle, Throttled,
 };
 
 /// The limits of a task's cgroup, and its OOM score adjustment.
@@ -69,8 +69,9 @@ impl ResourcesRecord {
         } = resources.clone();
         let hugepages = hugepages
             .into_iter()
-            .map(|HugepageLimit { page_size, limit_bytes }| (page_size, limit_bytes))
+            .map(|HugepageLimit { page_size, limit_bytes }| (page_size.to_string(), limit_bytes))
             .collect();
+        let unified = unified.into_iter().map(|(file, value)| (file.to_string(), value)).collect();
         let text = |list: CpuList| list.as_str().to_owned();
         Self {
             cpu_shares: cpu_shares.map(CpuShares::get),
@@ -112,7 +113,13 @@ impl ResourcesRecord {
         } = self.clone();
         let hugepages = hugepages
             .into_iter()
-            .map(|(page_size, limit_bytes)| HugepageLimit { page_size, limit_bytes })
+            .filter_map(|(page_size, limit_bytes)| {
+                Some(HugepageLimit { page_size: HugepageSize::new(page_size).ok()?, limit_bytes })
+            })
+            .collect();
+        let unified = unified
+            .into_iter()
+            .filter_map(|(file, value)| Some((CgroupFile::new(file).ok()?, value)))
             .collect();
         Resources {
             cpu_shares: cpu_shares.map(CpuShares::clamped),

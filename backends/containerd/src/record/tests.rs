@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use switchyard_core::spec::{
-    CpuQuota, CpuShares, HugepageLimit, MemoryLimit, OomScoreAdj, Resources, Swappiness, Throttle, Throttled,
+    CgroupFile, CpuQuota, CpuShares, HugepageLimit, HugepageSize, MemoryLimit, OomScoreAdj, Resources,
+    Swappiness, Throttle, Throttled,
 };
 
 use super::*;
@@ -79,8 +80,8 @@ fn resources_survive() {
         cpu_shares: Some(CpuShares::LEAST),
         cpu_quota_us: Some(CpuQuota::UNLIMITED),
         memory_limit_bytes: MemoryLimit::new(1 << 40).ok(),
-        hugepages: vec![HugepageLimit { page_size: "2MB".into(), limit_bytes: 7 }],
-        unified: BTreeMap::from([("memory.high".into(), "max".into())]),
+        hugepages: vec![HugepageLimit { page_size: HugepageSize::new("2MB").unwrap(), limit_bytes: 7 }],
+        unified: BTreeMap::from([(CgroupFile::new("memory.high").unwrap(), "max".into())]),
         oom_score_adj: OomScoreAdj::new(-998).ok(),
         memory_swappiness: Swappiness::new(0).ok(),
         ..Resources::default()
@@ -93,12 +94,12 @@ fn recorded_value_that_no_kernel_accepts_is_read_as_not_requested() {
     let text = r#"{
         "cpu_shares": 1, "cpu_quota_us": 999, "cpu_period_us": 999, "cpuset_cpus": "2-1", "cpuset_mems": "",
         "memory_limit_bytes": 0, "memory_swap_limit_bytes": -2, "memory_reservation_bytes": 0,
-        "memory_swappiness": 101, "pids_limit": 0, "oom_score_adj": 1001, "unified": {"memory.high": "1"}
+        "memory_swappiness": 101, "pids_limit": 0, "oom_score_adj": 1001, "unified": {"memory.high": "1", "../x.y": "2"}, "hugepages": [["0MB", 1]]
     }"#;
     let record: ResourcesRecord = serde_json::from_str(text).unwrap();
     let expected = Resources {
         cpu_shares: Some(CpuShares::LEAST),
-        unified: BTreeMap::from([("memory.high".into(), "1".into())]),
+        unified: BTreeMap::from([(CgroupFile::new("memory.high").unwrap(), "1".into())]),
         ..Resources::default()
     };
     assert_eq!((record.to_core(), record.oom_score_adj()), (expected, None));

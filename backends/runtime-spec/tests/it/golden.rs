@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use switchyard_core::spec::{
-    CgroupPlacement, CpuList, CpuPeriod, CpuQuota, CpuShares, DeviceNode, EnvVar, HugepageLimit, MemoryLimit,
-    MissingSource, Mount, MountSource, OomScoreAdj, PidMode, PidsLimit, Propagation, Rlimit, SeccompProfile,
-    SelinuxLabel,
+    CgroupFile, CgroupPlacement, CpuList, CpuPeriod, CpuQuota, CpuShares, DeviceNode, EnvVar, HugepageLimit,
+    HugepageSize, MemoryLimit, MissingSource, Mount, MountSource, OomScoreAdj, PidMode, PidsLimit,
+    Propagation, Rlimit, SeccompProfile, SelinuxLabel,
 };
 use switchyard_runtime_spec::cgroups_path::cgroups_path;
 use switchyard_runtime_spec::infra::{self, InfraInput};
@@ -120,7 +120,7 @@ fn cgroup_v2_with_systemd() {
     resources.memory_reservation_bytes = MemoryLimit::new(32 << 20).ok();
     resources.pids_limit = PidsLimit::new(100).ok();
     resources.oom_score_adj = OomScoreAdj::new(-997).ok();
-    resources.unified.insert("memory.high".to_owned(), "60000000".to_owned());
+    resources.unified.insert(CgroupFile::new("memory.high").unwrap(), "60000000".to_owned());
     check("cgroup-v2-systemd", case.build().unwrap());
 }
 
@@ -173,7 +173,8 @@ fn readonly_and_confined() {
 fn hugepages() {
     let mut case = Case::plain();
     case.host.hugepage_sizes = words(&["2MB"]);
-    let limit = |size: &str, limit_bytes| HugepageLimit { page_size: size.to_owned(), limit_bytes };
+    let limit =
+        |size: &str, limit_bytes| HugepageLimit { page_size: HugepageSize::new(size).unwrap(), limit_bytes };
     case.task.resources.hugepages = vec![limit("2MB", 4 << 20), limit("1GB", 0), limit("64KB", 1 << 20)];
     check("hugepages", case.build().unwrap());
 }

@@ -283,8 +283,10 @@ fn limits_reach_the_kernel_and_unsupported_ones_are_omitted() {
     resources.cpu_quota_us = CpuQuota::new(50_000).ok();
     resources.cpu_period_us = CpuPeriod::new(100_000).ok();
     resources.oom_score_adj = OomScoreAdj::new(-900).ok();
-    resources.hugepages =
-        vec![switchyard_core::spec::HugepageLimit { page_size: "2MB".to_owned(), limit_bytes: 2 << 20 }];
+    resources.hugepages = vec![switchyard_core::spec::HugepageLimit {
+        page_size: switchyard_core::spec::HugepageSize::new("2MB").unwrap(),
+        limit_bytes: 2 << 20,
+    }];
     case.task.rlimits = vec![Rlimit { name: "RLIMIT_NOFILE".to_owned(), soft: 100, hard: u64::MAX }];
     let text = bundle.run(&case);
     let lowest =

@@ -63,6 +63,13 @@ pub struct OomScoreAdj(i32);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidLimit(String);
 
+impl InvalidLimit {
+    /// With this reason.
+    pub(super) const fn new(why: String) -> Self {
+        Self(why)
+    }
+}
+
 /// A positive amount, or none. Unlimited is above every amount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Ceiling {

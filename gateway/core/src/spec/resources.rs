@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::{CpuList, CpuPeriod, CpuQuota, CpuShares, MemoryLimit, OomScoreAdj, PidsLimit, Swappiness};
+use super::{
+    CgroupFile, CpuList, CpuPeriod, CpuQuota, CpuShares, HugepageSize, MemoryLimit, OomScoreAdj, PidsLimit,
+    Swappiness,
+};
 use crate::error::{Error, Result};
 
 /// Where the cgroup of an object is placed.
@@ -55,14 +58,14 @@ pub struct Resources {
     /// OOM score adjustment of the main process.
     pub oom_score_adj: Option<OomScoreAdj>,
     /// Cgroup v2 files and their content, verbatim.
-    pub unified: BTreeMap<String, String>,
+    pub unified: BTreeMap<CgroupFile, String>,
 }
 
 /// A limit on huge pages of one size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HugepageLimit {
-    /// Size as the kernel names it: `2MB`, `1GB`.
-    pub page_size: String,
+    /// The size of the pages.
+    pub page_size: HugepageSize,
     /// Limit in bytes.
     pub limit_bytes: u64,
 }

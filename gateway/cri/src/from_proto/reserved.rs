@@ -47,6 +47,8 @@ fn memory_bytes(limits: &Resources, node_memory: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use switchyard_core::spec::CgroupFile;
+
     use super::*;
 
     const GIB: u64 = 1 << 30;
@@ -103,7 +105,7 @@ mod tests {
         check(None, Some(-1), 0);
         check(None, None, 0);
         let mut limits_set = limits(Some(500), None);
-        limits_set.unified.insert("memory.min".to_owned(), "12345".to_owned());
+        limits_set.unified.insert(CgroupFile::new("memory.min").unwrap(), "12345".to_owned());
         assert_eq!(reserved(&limits_set, 32 * GIB).memory_bytes, 12345);
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use switchyard_core::spec::{
-    CpuList, CpuPeriod, CpuQuota, CpuShares, HugepageLimit, MemoryLimit, OomScoreAdj, Resources,
+    CgroupFile, CpuList, CpuPeriod, CpuQuota, CpuShares, HugepageLimit, HugepageSize, MemoryLimit,
+    OomScoreAdj, Resources,
 };
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -122,16 +123,8 @@ fn list(text: String, field: impl Display) -> Result<Option<CpuList>> {
 fn hugepages(limits: Vec<cri::HugepageLimit>, field: &str) -> Result<Vec<HugepageLimit>> {
     let mut all = BTreeMap::new();
     for (index, cri::HugepageLimit { page_size, limit }) in limits.into_iter().enumerate() {
-        let number = ["KB", "MB", "GB"].iter().find_map(|unit| page_size.strip_suffix(unit));
-        let well_formed = number.is_some_and(|number| {
-            number.bytes().all(|b| b.is_ascii_digit()) && number.parse::<u32>().is_ok_and(|n| n > 0)
-        });
-        if !well_formed {
-            return Err(Error::invalid(
-                format_args!("{field}.hugepage_limits[{index}].page_size"),
-                format!("{page_size:?} is not a size such as \"2MB\""),
-            ));
-        }
+        let page_size = HugepageSize::new(page_size)
+            .map_err(|error| error.in_field(format_args!("{field}.hugepage_limits[{index}].page_size")))?;
         // The last limit for a size counts.
         all.insert(page_size, limit);
         if all.len() > PAGE_SIZES_MAX {
@@ -146,13 +139,12 @@ fn hugepages(limits: Vec<cri::HugepageLimit>, field: &str) -> Result<Vec<Hugepag
     Ok(all.into_iter().map(|(page_size, limit_bytes)| HugepageLimit { page_size, limit_bytes }).collect())
 }
 
-fn cgroup_files(files: BTreeMap<String, String>, field: &str) -> Result<BTreeMap<String, String>> {
-    for (name, value) in &files {
-        let at = || format!("{field}.unified[{name:?}]");
-        if !name.contains('.') || name.contains(['/', '\0']) || name.starts_with('.') {
-            return Err(Error::invalid(at(), "it is not the name of a cgroup file, such as \"memory.high\""));
-        }
-        super::field::text(at(), value)?;
-    }
-    Ok(files)
+fn cgroup_files(files: BTreeMap<String, String>, field: &str) -> Result<BTreeMap<CgroupFile, String>> {
+    let checked = files.into_iter().map(|(name, value)| {
+        let at = format!("{field}.unified[{name:?}]");
+        let file = CgroupFile::new(name).map_err(|error| error.in_field(&at))?;
+        super::field::text(at, &value)?;
+        Ok((file, value))
+    });
+    checked.collect()
 }

@@ -33,9 +33,12 @@ pub(super) fn limits(resources: &Resources) -> cri::LinuxContainerResources {
         cpuset_mems: text(cpuset_mems),
         hugepage_limits: hugepages
             .iter()
-            .map(|limit| cri::HugepageLimit { page_size: limit.page_size.clone(), limit: limit.limit_bytes })
+            .map(|limit| cri::HugepageLimit {
+                page_size: limit.page_size.to_string(),
+                limit: limit.limit_bytes,
+            })
             .collect(),
-        unified: unified.clone(),
+        unified: unified.iter().map(|(file, value)| (file.to_string(), value.clone())).collect(),
         memory_swap_limit_in_bytes: memory_swap_limit_bytes.map_or(0, MemoryLimit::signed),
     }
 }

@@ -10,7 +10,7 @@ use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::object::{ResolvedUser, Sandbox, SandboxDetails, Task, TaskDetails};
 use switchyard_core::spec::{
-    ComputeClaim, CpuShares, HostPorts, HugepageLimit, MemoryLimit, Meta, Resources, Signal,
+    ComputeClaim, CpuShares, HostPorts, HugepageLimit, HugepageSize, MemoryLimit, Meta, Resources, Signal,
 };
 use switchyard_core::state::{SandboxState, TaskState};
 use switchyard_core::stats::{CpuUsage, InterfaceStats, IoUsage, Pressure, PressureLine, TaskStats, Usage};
@@ -61,7 +61,10 @@ pub(crate) fn task() -> Task {
             resources: Resources {
                 cpu_shares: Some(CpuShares::clamped(512)),
                 memory_limit_bytes: MemoryLimit::new(1 << 20).ok(),
-                hugepages: vec![HugepageLimit { page_size: "2MB".into(), limit_bytes: 4 }],
+                hugepages: vec![HugepageLimit {
+                    page_size: HugepageSize::new("2MB").unwrap(),
+                    limit_bytes: 4,
+                }],
                 ..Resources::default()
             },
             log_path: Some("/logs/app/0.log".into()),

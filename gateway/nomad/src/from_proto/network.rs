@@ -50,22 +50,21 @@ pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
             return Err(Error::invalid(field, format!("it has {count} entries, and may have {ITEMS_MAX}")));
         }
     }
-    let mut warnings = Vec::new();
-    let network = match options.network_mode.as_str() {
+    match options.network_mode.as_str() {
         "" => match group_namespace(asked)? {
-            Some(joined) => joined,
-            None => own(asked, &mut warnings)?,
+            Some(joined) => without_interface(asked, joined),
+            None => with_interface(asked),
         },
-        "bridge" | "default" => own(asked, &mut warnings)?,
+        "bridge" | "default" => with_interface(asked),
         "host" => {
             security::require_host_mode_allowed(
                 asked,
                 "network_mode",
                 &asked.session.config.allowed_modes.network,
             )?;
-            SandboxNetwork::Host
+            without_interface(asked, SandboxNetwork::Host)
         }
-        "none" => SandboxNetwork::Isolated,
+        "none" => without_interface(asked, SandboxNetwork::Isolated),
         other => {
             let why = match other.split_once(':') {
                 Some(("container", _)) => {
@@ -75,30 +74,37 @@ pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
                     "it is none of bridge, host and none; for a network of CNI give the group a network block with mode \"cni/…\""
                 }
             };
-            return Err(Error::unimplemented(format!("network_mode: {other:?} cannot be had: {why}")));
+            Err(Error::unimplemented(format!("network_mode: {other:?} cannot be had: {why}")))
         }
-    };
-    let ports = match &network {
-        SandboxNetwork::Pod(_) => named_ports(asked)?,
-        SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Joined(_) => {
-            for (name, value) in
-                [("ipv4_address", &options.ipv4_address), ("mac_address", &options.mac_address)]
-            {
-                if !value.is_empty() {
-                    return Err(Error::invalid(name, "the task has no network interface of its own"));
-                }
-            }
-            if matches!(network, SandboxNetwork::Joined(_)) && !options.ports.is_empty() {
-                // The agent publishes the ports of the group, whatever the task says about them.
-                warnings.extend(unknown_ports(asked));
-            } else {
-                named_ports(asked)?;
-            }
-            Vec::new()
-        }
-    };
+    }
+}
+
+/// The network of a task with an interface of its own, on the gateway's bridge.
+fn with_interface(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
+    let mut warnings = Vec::new();
+    let ports = named_ports(asked)?;
+    let network = own(asked, &ports, &mut warnings)?;
     let host_ports = host_ports(asked, &network, &ports)?;
     Ok(TaskNetwork { network, ports, host_ports, warnings })
+}
+
+/// The network of a task that has no interface of its own: this one.
+fn without_interface(asked: &TaskRequest<'_>, network: SandboxNetwork) -> Result<TaskNetwork> {
+    let options = asked.options;
+    for (name, value) in [("ipv4_address", &options.ipv4_address), ("mac_address", &options.mac_address)] {
+        if !value.is_empty() {
+            return Err(Error::invalid(name, "the task has no network interface of its own"));
+        }
+    }
+    let mut warnings = Vec::new();
+    if matches!(network, SandboxNetwork::Joined(_)) && !options.ports.is_empty() {
+        // The agent publishes the ports of the group, whatever the task says about them.
+        warnings.extend(unknown_ports(asked));
+    } else {
+        named_ports(asked)?;
+    }
+    let host_ports = host_ports(asked, &network, &[])?;
+    Ok(TaskNetwork { network, ports: Vec::new(), host_ports, warnings })
 }
 
 /// The host ports that a task claims; shared with the other tasks of its allocation.
@@ -158,7 +164,7 @@ fn group_namespace(asked: &TaskRequest<'_>) -> Result<Option<SandboxNetwork>> {
 }
 
 /// A network of its own, on the gateway's bridge.
-fn own(asked: &TaskRequest<'_>, warnings: &mut Vec<String>) -> Result<SandboxNetwork> {
+fn own(asked: &TaskRequest<'_>, named: &[NamedPort], warnings: &mut Vec<String>) -> Result<SandboxNetwork> {
     let options = asked.options;
     let mut args = Vec::new();
     if !options.ipv4_address.is_empty() {
@@ -168,7 +174,6 @@ fn own(asked: &TaskRequest<'_>, warnings: &mut Vec<String>) -> Result<SandboxNet
         args = vec![("IgnoreUnknown".to_owned(), "1".to_owned()), ("IP".to_owned(), address.to_string())];
     }
     let mac = Some(options.mac_address.as_str()).filter(|mac| !mac.is_empty());
-    let named = named_ports(asked)?;
     if options.ports.is_empty() {
         let known: HashSet<&str> = named.iter().map(|port| port.label.as_str()).collect();
         let unknown = options.port_map.keys().map(String::as_str).filter(|label| !known.contains(label));

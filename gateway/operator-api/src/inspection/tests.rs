@@ -9,7 +9,7 @@ use switchyard_core::Error;
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::object::{ResolvedUser, SandboxDetails, TaskDetails};
-use switchyard_core::spec::{ComputeClaim, HostPorts, MemoryLimit, Signal};
+use switchyard_core::spec::{CgroupFile, ComputeClaim, HostPorts, MemoryLimit, Signal};
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn task() -> Task {
             stop_signal: Signal::KILL,
             resources: Resources {
                 memory_limit_bytes: Some(MemoryLimit::new(64 << 20).unwrap()),
-                unified: BTreeMap::from([("memory.high".to_owned(), "1".to_owned())]),
+                unified: BTreeMap::from([(CgroupFile::new("memory.high").unwrap(), "1".to_owned())]),
                 ..Resources::default()
             },
             throttles: Vec::new(),

@@ -160,9 +160,9 @@ fn rich_limits() -> Resources {
         memory_reservation_bytes: None,
         memory_swappiness: None,
         pids_limit: None,
-        hugepages: vec![HugepageLimit { page_size: "2MB".into(), limit_bytes: 0 }],
+        hugepages: vec![HugepageLimit { page_size: HugepageSize::new("2MB").unwrap(), limit_bytes: 0 }],
         oom_score_adj: OomScoreAdj::new(985).ok(),
-        unified: map(&[("memory.high", "100")]),
+        unified: [(CgroupFile::new("memory.high").unwrap(), "100".to_owned())].into(),
     }
 }
 

@@ -39,7 +39,10 @@ fn last_limit_for_a_size_of_huge_pages_counts_however_many_there_are() {
         let limits = limits.into_iter().map(|(page_size, limit)| cri::HugepageLimit { page_size, limit });
         update(cri::LinuxContainerResources { hugepage_limits: limits.collect(), ..Default::default() })
     };
-    let known = |page_size: &str, limit_bytes| HugepageLimit { page_size: page_size.into(), limit_bytes };
+    let known = |page_size: &str, limit_bytes| HugepageLimit {
+        page_size: HugepageSize::new(page_size).unwrap(),
+        limit_bytes,
+    };
     for count in [20_000, 200_000] {
         let size = |number| if number % 2 == 0 { "2MB" } else { "1GB" };
         let limits = (0..count).map(|number| (size(number).to_owned(), number)).collect();

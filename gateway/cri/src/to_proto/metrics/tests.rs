@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
 use switchyard_container_metrics::samples;
-use switchyard_core::spec::{CpuPeriod, CpuQuota};
+use switchyard_core::spec::{CgroupFile, CpuPeriod, CpuQuota};
 use switchyard_core::state::{SandboxState, TaskState};
 
 use super::super::tests::{record, sandbox as home, task};
@@ -38,7 +38,7 @@ fn answer_to_the_kubelet_is_the_golden_one() {
     let resources = &mut task.details.resources;
     resources.cpu_period_us = CpuPeriod::new(100_000).ok();
     resources.cpu_quota_us = CpuQuota::new(50_000).ok();
-    resources.unified.insert("memory.low".into(), "4096\n".into());
+    resources.unified.insert(CgroupFile::new("memory.low").unwrap(), "4096\n".into());
     let of_task =
         container_metrics(&task, Some(&record("sha256:id", "nginx:1")), &pod, &samples::reading(), now);
     let of_pod = sandbox_metrics(&pod, &[samples::interface()], now);
