@@ -3,6 +3,7 @@
 use http::uri::Authority;
 
 use crate::huffman;
+use crate::malformed::Malformed;
 use crate::table::{Name, Table};
 
 /// The name of the header that is rewritten.
@@ -10,10 +11,6 @@ const AUTHORITY: &[u8] = b":authority";
 
 /// The bit of a string's first byte that marks Huffman coding; the other seven bits begin its length.
 const HUFFMAN: u8 = 0x80;
-
-/// The block is not valid HPACK, or exceeds a limit: `h2` will close its connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Malformed;
 
 /// The state of one client: its dynamic table, and the kind of its `:authority` values.
 #[derive(Debug, Default)]

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::block::{Client, Malformed};
+use crate::block::Client;
+use crate::malformed::Malformed;
 
 /// The connection preface of an HTTP/2 client.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

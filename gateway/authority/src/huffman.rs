@@ -1,6 +1,6 @@
 //! The Huffman code of HPACK (RFC 7541, appendix B). Decoding only: rewritten values are not coded.
 
-use crate::block::Malformed;
+use crate::malformed::Malformed;
 
 /// The length of the longest code, in bits.
 const LONGEST: usize = 30;

@@ -35,6 +35,7 @@ mod frames;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod huffman;
+mod malformed;
 mod table;
 
 use frames::Rewriter;

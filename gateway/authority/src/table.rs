@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::block::Malformed;
+use crate::malformed::Malformed;
 
 /// The largest table that a server allows by default; tonic has no setting for it.
 const MAX_SIZE: usize = 4096;
