@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 use crate::config::Config;
 use crate::from_proto::{ListedDevices, quoted};
 use crate::inventory::Groups;
-use crate::report::LastError;
+use crate::last_error::LastError;
 
 /// The most resources that plugins may register in the lifetime of the daemon.
 const RESOURCES_MAX: usize = 64;

@@ -30,11 +30,13 @@ pub mod fuzzing;
 mod hosted;
 mod ids;
 pub mod inventory;
+mod last_error;
 mod registration;
 mod report;
 mod serve;
 
 pub use config::{Config, ResourceConfig};
 pub use hosted::{Failure, Hosted, ReservedNames};
-pub use report::{LastError, PluginReport, PluginState, Report};
+pub use last_error::LastError;
+pub use report::{PluginReport, PluginState, Report};
 pub use serve::{Host, Observe};

@@ -5,9 +5,7 @@ use std::time::SystemTime;
 use switchyard_core::device::Health;
 
 use crate::hosted::{Failure, Fault, Hosted, RegisteredResource};
-
-/// The most characters of an error that are stored.
-const TEXT_MAX: usize = 500;
+use crate::last_error::LastError;
 
 /// The state of the registry, and of all plugins that have registered since the daemon started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -52,15 +50,6 @@ pub enum PluginState {
     Ended,
 }
 
-/// The last thing that failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LastError {
-    /// When it failed.
-    pub at: SystemTime,
-    /// What failed, and why.
-    pub text: String,
-}
-
 // === impl Report ===
 
 impl Report {
@@ -85,19 +74,6 @@ impl PluginState {
             Self::Silent => "silent",
             Self::Ended => "ended",
         }
-    }
-}
-
-// === impl LastError ===
-
-impl LastError {
-    /// An error that happened just now. A long text is truncated.
-    pub(crate) fn now(text: &str) -> Self {
-        let text = match text.char_indices().nth(TEXT_MAX) {
-            Some((end, _)) => format!("{}…", &text[..end]),
-            None => text.to_owned(),
-        };
-        Self { at: SystemTime::now(), text }
     }
 }
 
