@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
-use crate::registration;
+use crate::channel::channel;
 use crate::urgency::Urgent;
 
 /// The kubelet's socket, in its directory.
@@ -198,7 +198,7 @@ impl SocketWatcher<'_> {
             tracing::debug!(socket = %path.display(), generation = self.generation, "a kubelet has created its socket");
             Kubelet {
                 generation: self.generation,
-                channel: registration::channel(path),
+                channel: channel(path),
                 urgent: Urgent::new((self.urgent)()),
             }
         }));

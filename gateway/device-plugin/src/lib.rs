@@ -22,6 +22,7 @@
 //! - A plugin registers again whenever its ListAndWatch ends and whenever a new kubelet.sock appears, each
 //!   time on a new socket.
 
+mod channel;
 mod config;
 mod directory;
 mod endpoint;
@@ -35,10 +36,12 @@ mod pod_resources;
 mod preference;
 mod registration;
 mod serve;
+mod shared;
 mod streams;
 mod to_proto;
 mod urgency;
 
 pub use config::Config;
 pub use pod_resources::exclusive_cpus;
-pub use serve::{Frontend, Observe, Registrations};
+pub use serve::Frontend;
+pub use shared::{Observe, Registrations};

@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tonic::Status;
 
+use crate::channel::channel;
 use crate::listing::SLOT_ID_MAX;
-use crate::registration;
 
 /// Pause between two List calls.
 pub(crate) const PAUSE: Duration = Duration::from_secs(10);
@@ -98,7 +98,7 @@ pub async fn exclusive_cpus(socket: &Path) -> Result<CpuSet> {
 }
 
 async fn list(socket: &Path) -> std::result::Result<v1::ListPodResourcesResponse, Status> {
-    let channel = registration::channel(socket.to_owned());
+    let channel = channel(socket.to_owned());
     let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
     Ok(client.list(v1::ListPodResourcesRequest {}).await?.into_inner())
 }

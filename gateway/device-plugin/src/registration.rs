@@ -9,12 +9,10 @@
 //! The old endpoint is closed before the new one is created: kubelets up to 1.36 confuse two streams of one
 //! resource, and lose the new one when the old one ends.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use switchyard_core::backoff::Backoff;
 use switchyard_core::gateway::Scope;
 use switchyard_core::{Error, Result};
@@ -24,28 +22,19 @@ use switchyard_proto::kubelet::device_plugin::v1beta1::device_plugin_server::Dev
 use switchyard_proto::kubelet::device_plugin::v1beta1::registration_client::RegistrationClient;
 use switchyard_proto::kubelet::plugin_registration as watcher;
 use switchyard_proto::kubelet::plugin_registration::registration_server::RegistrationServer;
-use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
-use tonic::transport::{Channel, Endpoint as Dialer};
 use tonic::{Code, Request, Response, Status};
 
 use crate::directory::{Kubelet, Kubelets};
 use crate::endpoint::Endpoint;
 use crate::listing::Listing;
 use crate::plugin::DevicePlugin;
-use crate::serve::Shared;
+use crate::shared::Shared;
 use crate::streams::Streams;
 use crate::to_proto;
-
-/// How long a newly created kubelet.sock may refuse connections because the kubelet does not listen on it
-/// yet.
-const NOT_YET: Duration = Duration::from_secs(1);
-
-/// Pause between two attempts to connect to a socket that does not listen yet.
-const ATTEMPT: Duration = Duration::from_millis(1);
 
 /// Timeout of the Register call. Within the call the kubelet connects to the endpoint, for which it takes up
 /// to 10 s.
@@ -78,29 +67,6 @@ pub(crate) struct Resource {
 /// Answers the kubelet's plugin watcher on a socket that it has found.
 struct WatcherRegistration {
     resource: Arc<str>,
-}
-
-/// A channel to the kubelet that has created this socket. It connects on first use, and again after the
-/// connection has ended.
-pub(crate) fn channel(kubelet: PathBuf) -> Channel {
-    let settled = Instant::now() + NOT_YET;
-    let connect = tower::service_fn(move |_| {
-        let path = kubelet.clone();
-        async move { connect(&path, settled).await.map(TokioIo::new) }
-    });
-    Dialer::from_static("http://localhost").connect_with_connector_lazy(connect)
-}
-
-/// Connects to a socket; until `settled`, a refused connection is retried. Cancel-safe.
-async fn connect(path: &Path, settled: Instant) -> io::Result<UnixStream> {
-    loop {
-        match UnixStream::connect(path).await {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < settled => {
-                sleep(ATTEMPT).await;
-            }
-            connected => return connected,
-        }
-    }
 }
 
 // === impl Resource ===

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use switchyard_core::device::Inventory;
@@ -15,7 +14,6 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::service::Routes;
 
 use crate::config::Config;
 use crate::directory::{self, Kubelets};
@@ -24,15 +22,13 @@ use crate::listing::{Groups, Listing, Offer, RESOURCES_MAX, resources};
 use crate::outage::Outage;
 use crate::pod_resources;
 use crate::registration::Resource;
+use crate::shared::{Observe, Registrations, Shared};
 
 /// How long the servers of the endpoints may take to shut down.
 const CLOSE: Duration = Duration::from_secs(3);
 
 /// The label with which kubelets mark all attempts of one container of a pod.
 const CONTAINER_LABEL: &str = "io.kubernetes.container.name";
-
-/// Wraps the services of a socket in layers.
-pub type Observe = Arc<dyn Fn(Routes) -> Routes + Send + Sync>;
 
 /// Offers the devices of a scope to the kubelet.
 pub struct Frontend {
@@ -41,26 +37,6 @@ pub struct Frontend {
     observe: Observe,
     registrations: Registrations,
     listing_each: Duration,
-}
-
-/// Counts the resources, and those for which a kubelet has an open stream. Clones share the counts.
-#[derive(Debug, Clone, Default)]
-pub struct Registrations(Arc<[AtomicUsize; 2]>);
-
-/// Counts a resource as followed by a kubelet until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Registered(Registrations);
-
-/// What all resources share.
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) observe: Observe,
-    pub(crate) registrations: Registrations,
-    pub(crate) outage: Outage,
-    /// Pause between two List calls to the kubelet's pod resources API.
-    pub(crate) listing_each: Duration,
-    /// The tasks that serve endpoints.
-    pub(crate) tasks: TaskTracker,
 }
 
 /// The resources that are offered, and the tasks that offer them.
@@ -161,33 +137,6 @@ impl fmt::Debug for Frontend {
     }
 }
 
-// === impl Registrations ===
-
-impl Registrations {
-    /// How many resources are offered.
-    #[must_use]
-    pub fn resources(&self) -> usize {
-        self.0[0].load(Ordering::Relaxed)
-    }
-
-    /// For how many of them a kubelet has an open stream.
-    #[must_use]
-    pub fn followed(&self) -> usize {
-        self.0[1].load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn registered(&self) -> Registered {
-        self.0[1].fetch_add(1, Ordering::Relaxed);
-        Registered(self.clone())
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        self.0.0[1].fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 // === impl OfferedResources ===
 
 impl OfferedResources {
@@ -245,7 +194,7 @@ impl OfferedResources {
             );
         }
         self.left_out = left_out.len();
-        self.shared.registrations.0[0].store(self.published.len(), Ordering::Relaxed);
+        self.shared.registrations.set_resources(self.published.len());
         let names = self.published.keys().cloned().collect();
         self.names.send_if_modified(|known| {
             let is_new = *known != names;
