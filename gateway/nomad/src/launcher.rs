@@ -31,8 +31,8 @@ mod service;
 mod socket;
 
 pub use handshake::{COOKIE, HandshakeError, check_cookie};
-pub use launch::{Launch, Role};
-pub use socket::{SocketEnv, SocketError};
+pub use launch::{Launch, Role, SocketEnv};
+pub use socket::SocketError;
 
 use exit_deadline::ExitDeadline;
 use link::Link;

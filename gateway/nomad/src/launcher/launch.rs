@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use super::socket::SocketEnv;
-
 /// Which plugin a launcher is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -26,6 +24,16 @@ pub struct Launch {
     pub version: &'static str,
     /// The agent's environment variables about sockets.
     pub socket_env: SocketEnv,
+}
+
+/// The agent's settings for sockets in its plugin's environment. Nomad sets none; other hosts of go-plugin
+/// may.
+#[derive(Debug, Clone, Default)]
+pub struct SocketEnv {
+    /// The directory for the socket.
+    pub socket_dir: Option<PathBuf>,
+    /// Whether the host asks if one connection can carry several.
+    pub multiplex: bool,
 }
 
 // === impl Role ===
@@ -56,5 +64,19 @@ impl Launch {
     /// The name by which jobs refer to the plugin.
     pub(super) fn name(&self) -> &str {
         self.name.as_deref().unwrap_or(self.role.default_name())
+    }
+}
+
+// === impl SocketEnv ===
+
+impl SocketEnv {
+    /// The settings in this process's environment.
+    #[must_use]
+    pub fn from_env() -> Self {
+        let given = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        Self {
+            socket_dir: given("PLUGIN_UNIX_SOCKET_DIR").map(PathBuf::from),
+            multiplex: given("PLUGIN_MULTIPLEX_GRPC").is_some(),
+        }
     }
 }

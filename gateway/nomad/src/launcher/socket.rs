@@ -28,16 +28,6 @@ const SOCKET_PATH_MAX: usize = 107;
 /// Suffix of socket names.
 const SUFFIX: &str = ".sock";
 
-/// The agent's settings for sockets in its plugin's environment. Nomad sets none; other hosts of go-plugin
-/// may.
-#[derive(Debug, Clone, Default)]
-pub struct SocketEnv {
-    /// The directory for the socket.
-    pub socket_dir: Option<PathBuf>,
-    /// Whether the host asks if one connection can carry several.
-    pub multiplex: bool,
-}
-
 /// No directory is usable for the socket.
 #[derive(Debug)]
 pub struct SocketError {
@@ -55,20 +45,6 @@ pub(super) struct PluginSocket {
 
 #[derive(Debug)]
 struct SocketFile(PathBuf);
-
-// === impl SocketEnv ===
-
-impl SocketEnv {
-    /// The settings in this process's environment.
-    #[must_use]
-    pub fn from_env() -> Self {
-        let given = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        Self {
-            socket_dir: given("PLUGIN_UNIX_SOCKET_DIR").map(PathBuf::from),
-            multiplex: given("PLUGIN_MULTIPLEX_GRPC").is_some(),
-        }
-    }
-}
 
 // === impl PluginSocket ===
 
@@ -212,7 +188,7 @@ impl std::error::Error for SocketError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launcher::launch::Role;
+    use crate::launcher::launch::{Role, SocketEnv};
 
     fn launch(run: &Path) -> Launch {
         Launch {
