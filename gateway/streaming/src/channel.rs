@@ -4,31 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 
+use crate::budget::{Item, Piece};
+use crate::gone::Gone;
 use crate::spdy::Flow;
 
 /// How many pieces may be queued for a connection's writer.
 pub(crate) const OUT_QUEUE: usize = 4;
 
-/// The most bytes that a connection buffers for streams whose readers are slow. Beyond it, the connection is
-/// not read.
-pub(crate) const BUDGET: u32 = 4 * 1024 * 1024;
-
-/// The cost of a piece in the budget, in addition to its bytes.
-const PIECE_COST: usize = 128;
-
-/// Pieces shorter than this are copied, so that a short one does not pin the buffer that it was read into.
-const COPIED: usize = 16 * 1024;
-
 /// How long a client that has received everything may take to close the connection. If the server closed
 /// first, unread data would be cut off.
 pub(crate) const LINGER: Duration = Duration::from_secs(3);
-
-/// The client has reset the stream, or has disconnected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the client has closed the stream")]
-pub(crate) struct Gone;
 
 /// What the writer of a connection is to write.
 #[derive(Debug)]
@@ -58,25 +45,6 @@ pub(crate) struct Inbound {
     /// Consumed bytes that the peer has not been sent a window update for.
     unacknowledged: u32,
 }
-
-/// An item that was received on a stream.
-#[derive(Debug)]
-pub(crate) enum Item {
-    Piece(Piece),
-    /// The client has ended the stream: end of file.
-    End,
-}
-
-/// Received bytes, which count towards the connection's budget until they are dropped.
-#[derive(Debug)]
-pub(crate) struct Piece {
-    pub(crate) bytes: Bytes,
-    _permit: OwnedSemaphorePermit,
-}
-
-/// Limits the bytes in all queues of a connection together; the queues have no other limit.
-#[derive(Clone, Debug)]
-pub(crate) struct Budget(Arc<Semaphore>);
 
 // === impl Outbound ===
 
@@ -164,21 +132,5 @@ impl Drop for Inbound {
                 Item::End => {}
             }
         }
-    }
-}
-
-// === impl Budget ===
-
-impl Budget {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(BUDGET as usize)))
-    }
-
-    /// Waits until the budget has room for these bytes. Meanwhile the connection is not read. Cancel-safe.
-    pub(crate) async fn admit(&self, bytes: Bytes) -> Piece {
-        let cost = u32::try_from(bytes.len() + PIECE_COST).unwrap_or(BUDGET).min(BUDGET);
-        let permit = Arc::clone(&self.0).acquire_many_owned(cost).await;
-        let bytes = if bytes.len() < COPIED { Bytes::copy_from_slice(&bytes) } else { bytes };
-        Piece { bytes, _permit: permit.expect("the budget is never closed") }
     }
 }

@@ -8,8 +8,9 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::buffers::Buffers;
-use crate::channel::{Gone, Inbound, Outbound};
+use crate::channel::{Inbound, Outbound};
 use crate::ends::{Input, Output, Source};
+use crate::gone::Gone;
 
 /// The first and the largest size of reads from an output: it grows for outputs that fill it.
 const READ: (usize, usize) = (8 * 1024, 128 * 1024);

@@ -15,6 +15,7 @@
 //! `Output` what it writes.
 
 mod batch;
+mod budget;
 mod buffers;
 mod carry;
 mod channel;
@@ -25,6 +26,7 @@ mod copy;
 mod ends;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod gone;
 mod io;
 mod parts;
 mod port_forward;

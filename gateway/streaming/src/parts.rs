@@ -13,7 +13,7 @@ use tracing::debug;
 
 use crate::batch::CLOSING;
 use crate::channel::{LINGER, Out};
-use crate::remote_command::HANG_UP;
+use crate::session::HANG_UP;
 
 /// How long a connection may be written after `end` was cancelled, whatever its client and its session do.
 /// The process of a session may take [`HANG_UP`] before its last bytes are written.

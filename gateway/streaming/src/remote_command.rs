@@ -13,12 +13,9 @@ use crate::channel::{Inbound, Outbound};
 use crate::copy::{CopyError, inward, outward, text};
 use crate::ends::{Input, Output};
 use crate::resize::Sizes;
-use crate::session::{Command, Control, Outcome, Process, Size, Streams};
+use crate::session::{Command, Control, HANG_UP, Outcome, Process, Size, Streams};
 use crate::spdy::Incoming;
 use crate::status::{Form, status};
-
-/// How long a process may take to handle a hang-up of its client.
-pub(crate) const HANG_UP: Duration = Duration::from_secs(10);
 
 /// The negotiated version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,10 +3,14 @@
 use std::fmt;
 use std::num::NonZeroU16;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::ends::{Connection, Input, Output};
+
+/// How long a process may take to handle a hang-up of its client.
+pub(crate) const HANG_UP: Duration = Duration::from_secs(10);
 
 /// Which streams an exec or attach has. At least one is set; with a terminal there is no stderr.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,8 +15,9 @@ use super::frame::{self, Decoder, Event, FrameError, Status};
 use super::header::{Deflater, Headers};
 use super::table::{OpenError, Target};
 use crate::batch::{Batch, CLOSING, within};
+use crate::budget::{Budget, Item};
 use crate::buffers::Buffers;
-use crate::channel::{Budget, Inbound, Item, OUT_QUEUE, Out, Outbound};
+use crate::channel::{Inbound, OUT_QUEUE, Out, Outbound};
 use crate::io::{Activity, Io, Probe};
 use crate::parts::{ENDING, run};
 

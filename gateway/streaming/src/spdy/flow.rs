@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::frame::{self, INITIAL_WINDOW};
 use super::table::{Room, Table};
-use crate::channel::{BUDGET, Gone, Item};
+use crate::budget::{BUDGET, Item};
+use crate::gone::Gone;
 
 /// The receive window of each stream. A client that respects it leaves room for its other streams.
 pub(crate) const STREAM_WINDOW: u32 = 256 * 1024;

@@ -16,7 +16,8 @@ use tracing::debug;
 
 use super::{Socket, socket};
 use crate::batch::{CLOSING, within};
-use crate::channel::{Budget, Inbound, Item, OUT_QUEUE, Out, Outbound};
+use crate::budget::{Budget, Item};
+use crate::channel::{Inbound, OUT_QUEUE, Out, Outbound};
 use crate::io::{Activity, Io, Probe};
 use crate::parts::{ENDING, run};
 
