@@ -6,8 +6,7 @@ use serde::Deserialize;
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::text;
 
-use crate::health::check_time;
-use crate::plan::{HealthCheck, HealthCommand};
+use crate::plan::{HealthCheck, HealthCommand, check_time};
 
 /// What an image says of its health check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -14,18 +14,18 @@ use switchyard_core::spec::{
     Stdin, Stdio, TaskSpec, UserRef, UserSpec, UtsMode,
 };
 use switchyard_core::{Error, Result};
-use switchyard_docker_options::fields::{absolute, check_variable, text};
+use switchyard_docker_options::fields::{absolute, check_variable};
 use switchyard_docker_options::names::{check_group, check_hostname, check_user, sysctls};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 use crate::dependencies::Dependencies;
 use crate::plan::{PlanContext, STOP_GRACE, TaskPlan};
-use crate::template::{TemplateError, expand_field};
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod any_bytes;
 mod devices;
 mod duration;
+mod file_mode;
 mod files;
 mod health;
 mod image;
@@ -39,18 +39,14 @@ mod resources;
 mod security;
 #[cfg(test)]
 mod tests;
+mod words;
 
 pub(crate) use devices::named_devices;
 pub(crate) use network::{claims, mappings};
 pub(crate) use request::{TaskIdentity, check_id, identity};
 
 use request::TaskRequest;
-
-/// The most arguments, variables or groups that a task may have: the kernel takes fewer bytes of them.
-const WORDS_MAX: usize = 1 << 16;
-
-/// By how many bytes templates may make all fields of a task longer: the kernel takes no more arguments and variables.
-const GROWTH_MAX: usize = 6 << 20;
+use words::{check_length, words};
 
 /// The plan of a task. The caller adds the time, the record and the ports that it chooses. Pure.
 ///
@@ -164,21 +160,6 @@ fn hostname(asked: &TaskRequest<'_>, network: &switchyard_core::spec::SandboxNet
     })
 }
 
-fn words(field: &str, list: &[String]) -> Result<Vec<String>> {
-    check_length(field, list.len())?;
-    for (index, word) in list.iter().enumerate() {
-        text(format_args!("{field}[{index}]"), word)?;
-    }
-    Ok(list.to_vec())
-}
-
-fn check_length(field: &str, length: usize) -> Result<()> {
-    if length <= WORDS_MAX {
-        return Ok(());
-    }
-    Err(Error::invalid(field, format!("it has {length} entries, and may have {WORDS_MAX}")))
-}
-
 fn working_directory(dir: &str) -> Result<Option<PathBuf>> {
     match dir {
         "" => Ok(None),
@@ -239,24 +220,5 @@ fn stop_signal(name: &str) -> Result<Option<Signal>> {
     match Signal::parse(name) {
         Some(signal) => Ok(Some(signal)),
         None => Err(Error::invalid("container.stop_signal", format!("{name:?} is no signal"))),
-    }
-}
-
-/// The error for a field whose template cannot be expanded.
-fn not_expanded(field: &str, error: TemplateError) -> Error {
-    Error::invalid(field, "it cannot be expanded").with_source(error)
-}
-
-impl TaskRequest<'_> {
-    /// Expands the templates of a field.
-    fn expand(&self, field: &str, template: &str) -> Result<String> {
-        let made = expand_field(template, &self.facts).map_err(|error| not_expanded(field, error))?;
-        let growth = self.growth.get() + made.len().saturating_sub(template.len());
-        if growth > GROWTH_MAX {
-            let why = format!("templates make the fields of the task more than {GROWTH_MAX} bytes longer");
-            return Err(Error::invalid(field, why));
-        }
-        self.growth.set(growth);
-        Ok(made)
     }
 }

@@ -17,7 +17,7 @@ mod resolve;
 mod run;
 
 pub(crate) use monitor::{CheckedTask, Monitor};
-pub(crate) use resolve::{CheckSchedule, ResolvedCheck, check_time, depends_on_image, resolve};
+pub(crate) use resolve::{CheckSchedule, ResolvedCheck, depends_on_image, resolve};
 pub(crate) use run::CheckRunner;
 
 /// The pauses after checks without a result.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use switchyard_core::Error;
 use switchyard_core::image::Credentials;
 use switchyard_core::spec::{Protocol, SandboxSpec, TaskSpec};
 use switchyard_linux::beginning;
@@ -15,6 +16,9 @@ pub(crate) const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// How much of a wrong kind of health check is shown, in characters.
 const KIND_SHOWN: usize = 80;
+
+/// The shortest time of a health check, as with docker.
+const TIME_MIN: Duration = Duration::from_millis(1);
 
 /// What a node knows of itself and its cluster when it plans a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,6 +155,19 @@ pub struct LogRotation {
     pub max_files: u32,
 }
 
+/// Checks a time of a health check.
+///
+/// # Errors
+/// `InvalidArgument`, naming the field, if it is shorter than docker allows.
+pub(crate) fn check_time(field: &str, time: Option<Duration>) -> Result<Option<Duration>, Error> {
+    match time {
+        Some(short) if short < TIME_MIN => {
+            Err(Error::invalid(field, format!("{short:?} is less than {TIME_MIN:?}")))
+        }
+        time => Ok(time),
+    }
+}
+
 // === impl HealthCommand ===
 
 impl HealthCommand {
@@ -188,5 +205,20 @@ impl fmt::Debug for TaskFile {
             .field("gid", gid)
             .field("mode", &format_args!("{mode:o}"))
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_below_a_millisecond_are_refused() {
+        let micro = Duration::from_micros(999);
+        assert!(
+            check_time("f", Some(micro)).unwrap_err().to_string().starts_with("f: 999µs is less than 1ms")
+        );
+        assert_eq!(check_time("f", Some(TIME_MIN)).unwrap(), Some(TIME_MIN));
+        assert_eq!(check_time("f", None).unwrap(), None);
     }
 }

@@ -9,60 +9,38 @@
 //! the manager knows of it. A daemon that ends reports nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use switchyard_core::Result;
 use switchyard_core::gateway::Scope;
 use switchyard_core::keyed_lock::KeyedLock;
-use switchyard_core::reload::Reloadable;
 use switchyard_core::state::TaskState;
 use switchyard_linux::blocking;
-use switchyard_logkeeper as logkeeper;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use crate::dependencies::Dependencies;
 use crate::executor::{Executor, MemberName, TaskLog};
 use crate::from_proto::check_id;
 use crate::health::CheckRunner;
 use crate::life::State;
 use crate::offer::{Offer, Reservations};
-use crate::plan::{AllowedDevices, PlanContext};
 use crate::record::Record;
 use crate::secrets::SecretFiles;
 use crate::session::assignments::{Change, Changes};
 use crate::session::description::NodeFacts;
 use crate::session::reports::Reports;
+use crate::task_context::{TaskContext, TaskExecutorSettings};
 use crate::task_logs;
 use crate::worker::{DesiredState, Worker};
-
-/// The settings of a task executor.
-#[derive(Debug, Clone)]
-pub struct TaskExecutorSettings {
-    /// The directory below which each task has one for its log.
-    pub log_dir: PathBuf,
-    /// The directory for the files of secrets and configs, on which a tmpfs is mounted for them.
-    pub files_dir: PathBuf,
-    /// The ports from which those are chosen that a service publishes without a number.
-    pub port_range: RangeInclusive<u16>,
-    /// How long a pull may take.
-    pub pull_timeout: Duration,
-    /// The logkeeper, which knows whether it still writes the log of a task that has ended. `None`: it writes none.
-    pub logkeeper: Option<Arc<logkeeper::Client>>,
-    /// The CDI names of the devices that services may name.
-    pub allowed_devices: Reloadable<AllowedDevices>,
-}
 
 /// Runs the tasks of the cluster that it serves. Clones share them.
 #[derive(Debug, Clone)]
 pub struct TaskExecutor {
     shared: Arc<TaskContext>,
+    assigned: Arc<Assigned>,
     facts: watch::Receiver<NodeFacts>,
 }
 
@@ -73,24 +51,11 @@ struct Offering {
     offer: Option<Offer>,
 }
 
-/// What the workers share.
+/// What the clones of an executor share, and its workers do not need.
 #[derive(Debug)]
-pub(crate) struct TaskContext {
-    pub(crate) scope: Scope,
-    pub(crate) settings: TaskExecutorSettings,
-    pub(crate) files: SecretFiles,
-    pub(crate) checks: CheckRunner,
-    pub(crate) dependencies: Mutex<Dependencies>,
-    pub(crate) reports: Arc<Reports>,
-    /// Serialises the workers of one task: an id that is removed and assigned again has a second one.
-    pub(crate) locks: KeyedLock<String>,
-    facts: watch::Receiver<NodeFacts>,
-    /// Whose tasks are assigned; `None` before the first.
-    member: Mutex<Option<MemberName>>,
+struct Assigned {
     /// The tasks that are assigned or worked on.
     tasks: Mutex<BTreeMap<String, TaskEntry>>,
-    /// What the assigned tasks reserve.
-    pub(crate) reservations: Arc<Mutex<Reservations>>,
     workers: TaskTracker,
     /// Keeps the facts up to date.
     offer: Option<Offer>,
@@ -107,7 +72,7 @@ struct TaskEntry {
 
 /// A worker of a task, until it has ended in whatever way.
 struct WorkerGuard {
-    shared: Arc<TaskContext>,
+    assigned: Arc<Assigned>,
     id: String,
 }
 
@@ -144,7 +109,7 @@ impl Executor for TaskExecutor {
                 "secrets of ended tasks cannot be removed: they stay on a tmpfs"
             );
         }
-        if let Some(offer) = &self.shared.offer {
+        if let Some(offer) = &self.assigned.offer {
             offer.made().await;
         }
     }
@@ -217,12 +182,10 @@ impl TaskExecutor {
             locks: KeyedLock::default(),
             facts: facts.clone(),
             member: Mutex::default(),
-            tasks: Mutex::default(),
             reservations,
-            workers: TaskTracker::new(),
-            offer,
         };
-        Self { shared: Arc::new(shared), facts }
+        let assigned = Assigned { tasks: Mutex::default(), workers: TaskTracker::new(), offer };
+        Self { shared: Arc::new(shared), assigned: Arc::new(assigned), facts }
     }
 
     /// Waits until the gateway has recovered, and removes the files of tasks that neither run nor are worked on. To be
@@ -247,7 +210,7 @@ impl TaskExecutor {
             | TaskState::Stopping { .. } => true,
             TaskState::Exited { .. } | TaskState::Removing { .. } => false,
         };
-        let mut named: BTreeSet<String> = self.shared.tasks.lock().keys().cloned().collect();
+        let mut named: BTreeSet<String> = self.assigned.tasks.lock().keys().cloned().collect();
         let tasks = self.shared.scope.tasks()?;
         named.extend(tasks.iter().filter(|task| runs(&task.state)).map(|task| task.meta.name.clone()));
         Ok(named)
@@ -256,9 +219,9 @@ impl TaskExecutor {
     /// Waits until no task is worked on: until all removals are done, and all other workers have ended with
     /// the gateway. Cancel-safe.
     pub async fn idle(&self) {
-        self.shared.workers.close();
-        self.shared.workers.wait().await;
-        self.shared.workers.reopen();
+        self.assigned.workers.close();
+        self.assigned.workers.wait().await;
+        self.assigned.workers.reopen();
     }
 
     fn apply_one(&self, change: Change) {
@@ -299,7 +262,7 @@ impl TaskExecutor {
             .iter()
             .filter(|sandbox| of_cluster(&Record::of(&sandbox.meta)))
             .map(|sandbox| sandbox.meta.name.clone());
-        let assigned: Vec<String> = self.shared.tasks.lock().keys().cloned().collect();
+        let assigned: Vec<String> = self.assigned.tasks.lock().keys().cloned().collect();
         let known: BTreeSet<String> = objects.chain(assigned).collect();
         for id in known.into_iter().filter(|id| !named.contains(id.as_str())) {
             self.remove(id);
@@ -310,8 +273,8 @@ impl TaskExecutor {
     fn assign(&self, task: Arc<swarm::Task>) {
         let shared = &self.shared;
         let state = State::from_wire(task.desired_state);
-        shared.reservations.lock().observe(&task, &shared.facts.borrow());
-        let mut tasks = shared.tasks.lock();
+        shared.reservations.lock().observe(&task, &self.facts.borrow());
+        let mut tasks = self.assigned.tasks.lock();
         let worked_on = tasks.get(&task.id).filter(|entry| entry.workers > 0);
         if let Some(sender) = worked_on.and_then(|entry| entry.wanted.as_ref()) {
             sender.send_if_modified(|wanted| {
@@ -340,7 +303,7 @@ impl TaskExecutor {
     fn remove(&self, id: String) {
         let shared = &self.shared;
         let removal = DesiredState { state: State::Remove, removed: true };
-        let mut tasks = shared.tasks.lock();
+        let mut tasks = self.assigned.tasks.lock();
         if let Some(sender) = tasks.get_mut(&id).and_then(|entry| entry.wanted.take()) {
             // From here on its worker reports nothing.
             sender.send_replace(removal);
@@ -362,9 +325,9 @@ impl TaskExecutor {
     /// Begins a worker for a task, which is counted already, and waits for the others that the task has. A runtime that
     /// ends drops it at once, which locks the tasks.
     fn work_on(&self, id: String, task: Option<Arc<swarm::Task>>, wanted: watch::Receiver<DesiredState>) {
-        let guard = WorkerGuard { shared: Arc::clone(&self.shared), id: id.clone() };
+        let guard = WorkerGuard { assigned: Arc::clone(&self.assigned), id: id.clone() };
         let worker = Worker::new(Arc::clone(&self.shared), id, task, wanted);
-        self.shared.workers.spawn(async move {
+        self.assigned.workers.spawn(async move {
             let _until_it_ends = guard;
             worker.run().await;
         });
@@ -375,43 +338,12 @@ impl TaskExecutor {
 
 impl Drop for WorkerGuard {
     fn drop(&mut self) {
-        let mut tasks = self.shared.tasks.lock();
+        let mut tasks = self.assigned.tasks.lock();
         if let Some(entry) = tasks.get_mut(&self.id) {
             entry.workers = entry.workers.saturating_sub(1);
             if entry.workers == 0 && entry.wanted.is_none() {
                 tasks.remove(&self.id);
             }
-        }
-    }
-}
-
-// === impl TaskContext ===
-
-impl TaskContext {
-    /// The cluster whose tasks alone are touched; without one, those of every cluster are removed.
-    fn cluster(&self) -> Option<String> {
-        self.member.lock().as_ref().map(|member| member.cluster.clone())
-    }
-
-    /// What plans are made with.
-    pub(crate) fn plan_context(&self) -> PlanContext {
-        let (hostname, architecture) = {
-            let facts = self.facts.borrow();
-            (facts.hostname.clone(), facts.architecture.clone())
-        };
-        let handlers = self.scope.handlers();
-        let MemberName { cluster: cluster_id, node: node_id } =
-            self.member.lock().clone().unwrap_or_default();
-        PlanContext {
-            cluster_id,
-            node_id,
-            hostname,
-            architecture,
-            log_dir: self.settings.log_dir.clone(),
-            recursive_readonly_mounts: handlers
-                .first()
-                .is_some_and(|handler| handler.recursive_readonly_mounts),
-            allowed_devices: self.settings.allowed_devices.get(),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::health::Monitor;
 use crate::life::{self, Next, Object, Outcome, Report, Resume, State, Step};
 use crate::plan::{STOP_GRACE, TaskPlan};
 use crate::record::Record;
-use crate::task_executor::TaskContext;
+use crate::task_context::TaskContext;
 use crate::{from_proto, to_proto};
 
 mod devices;

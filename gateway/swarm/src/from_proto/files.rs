@@ -11,8 +11,9 @@ use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::check_count;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
+use super::file_mode::file_mode;
 use super::mounts::{Mounts, container_path};
-use super::request::TaskRequest;
+use super::request::{TaskRequest, not_expanded};
 use crate::dependencies::{Dependencies, Payload};
 use crate::plan::TaskFile;
 use crate::template::{FILE_MAX, FileContent, Files, expand};
@@ -29,9 +30,6 @@ const GOLANG: &str = "golang";
 /// How many bytes all files of a task may have together, which are in memory twice, and all templates of which they are
 /// made.
 const FILES_MAX: usize = 64 << 20;
-
-/// The bits of Go's `FileMode` for set-user-id, set-group-id and sticky, each with that of POSIX.
-const GO_BITS: [(u32, u32); 3] = [(1 << 23, 0o4000), (1 << 22, 0o2000), (1 << 20, 0o1000)];
 
 /// The files of a task, each in place of no other mount.
 pub(super) fn files(
@@ -121,23 +119,6 @@ fn file(field: &str, dir: &str, target: &swarm::FileTarget, content: Arc<[u8]>) 
     })
 }
 
-/// Permission bits from POSIX bits, as docker's client sends them, or those of Go's `FileMode`.
-pub(super) fn file_mode(field: &str, wire: u32) -> Result<u32> {
-    let mut mode = wire & 0o7777;
-    let mut rest = wire & !0o7777;
-    for (go, posix) in GO_BITS {
-        if rest & go != 0 {
-            mode |= posix;
-            rest &= !go;
-        }
-    }
-    if rest == 0 {
-        Ok(mode)
-    } else {
-        Err(Error::invalid(field, format!("{wire:o} (octal) is not the mode of a file")))
-    }
-}
-
 // === impl References ===
 
 /// Contents by whether they are a secret's, and its id.
@@ -206,7 +187,7 @@ impl<'a> References<'a> {
             // Words of a template may be those of a secret.
             Err(error) => {
                 let error = if is_secret { error.without_name() } else { error };
-                Err(super::not_expanded(field, error))
+                Err(not_expanded(field, error))
             }
         }
     }

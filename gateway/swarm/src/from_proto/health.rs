@@ -4,24 +4,20 @@ use std::time::Duration;
 
 use prost_types::Duration as WireDuration;
 use switchyard_core::{Error, Result};
-use switchyard_docker_options::fields::text;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 use super::duration::positive;
-use crate::health::check_time;
-use crate::plan::{HealthCheck, HealthCommand};
+use super::words::words;
+use crate::plan::{HealthCheck, HealthCommand, check_time};
 
 /// The health check; that of the image if the service has none.
 pub(super) fn health(wire: Option<&swarm::HealthConfig>) -> Result<HealthCheck> {
     let Some(wire) = wire else { return Ok(HealthCheck::default()) };
     let swarm::HealthConfig { test, interval, timeout, retries, start_period, start_interval } = wire;
     let field = "container.healthcheck";
-    super::check_length(&format!("{field}.test"), test.len())?;
-    for (index, word) in test.iter().enumerate() {
-        text(format_args!("{field}.test[{index}]"), word)?;
-    }
+    let test = words(&format!("{field}.test"), test)?;
     let command =
-        HealthCommand::parse(test).map_err(|why| Error::invalid(format_args!("{field}.test"), why))?;
+        HealthCommand::parse(&test).map_err(|why| Error::invalid(format_args!("{field}.test"), why))?;
     let retries = match u32::try_from(*retries) {
         Ok(retries) => Some(retries).filter(|retries| *retries > 0),
         Err(_) => {

@@ -10,7 +10,7 @@ use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::{absolute, check_count};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
-use super::files::file_mode;
+use super::file_mode::file_mode;
 use super::request::TaskRequest;
 
 /// The mounts of a task.

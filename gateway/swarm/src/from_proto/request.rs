@@ -9,10 +9,13 @@ use switchyard_linux::beginning;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 use crate::plan::PlanContext;
-use crate::template::Facts;
+use crate::template::{Facts, TemplateError, expand_field};
 
 /// The longest name of a service or task that is kept, in bytes.
 const NAME_MAX: usize = 1024;
+
+/// By how many bytes templates may make all fields of a task longer: the kernel takes no more arguments and variables.
+const GROWTH_MAX: usize = 6 << 20;
 
 /// By what a task is known, in the cluster and on the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub(super) struct TaskRequest<'a> {
     pub(super) identity: TaskIdentity,
     pub(super) facts: Facts,
     /// How many bytes its fields have become longer by the expansion of their templates.
-    pub(super) growth: Cell<usize>,
+    growth: Cell<usize>,
 }
 
 /// Checks an id of the cluster, which becomes a part of paths and names: 1 to 64 letters and digits.
@@ -159,6 +162,23 @@ impl<'a> TaskRequest<'a> {
             growth: Cell::default(),
         })
     }
+
+    /// Expands the templates of a field.
+    pub(super) fn expand(&self, field: &str, template: &str) -> Result<String> {
+        let made = expand_field(template, &self.facts).map_err(|error| not_expanded(field, error))?;
+        let growth = self.growth.get() + made.len().saturating_sub(template.len());
+        if growth > GROWTH_MAX {
+            let why = format!("templates make the fields of the task more than {GROWTH_MAX} bytes longer");
+            return Err(Error::invalid(field, why));
+        }
+        self.growth.set(growth);
+        Ok(made)
+    }
+}
+
+/// The error for a field whose template cannot be expanded.
+pub(super) fn not_expanded(field: &str, error: TemplateError) -> Error {
+    Error::invalid(field, "it cannot be expanded").with_source(error)
 }
 
 fn unsupported(runtime: &str) -> Error {

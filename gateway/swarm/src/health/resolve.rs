@@ -15,9 +15,6 @@ const RETRIES: u32 = 3;
 const START_PERIOD: Duration = Duration::ZERO;
 const START_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The shortest time of a health check, as with docker.
-const TIME_MIN: Duration = Duration::from_millis(1);
-
 /// What runs a text if the image names no shell.
 const SHELL: [&str; 2] = ["/bin/sh", "-c"];
 
@@ -83,19 +80,6 @@ pub(crate) fn resolve(service: &HealthCheck, image: &ImageHealth) -> Result<Opti
             start_interval: service.start_interval.or(image.start_interval).unwrap_or(START_INTERVAL),
         },
     }))
-}
-
-/// Checks a time of a health check.
-///
-/// # Errors
-/// `InvalidArgument`, naming the field, if it is shorter than docker allows.
-pub(crate) fn check_time(field: &str, time: Option<Duration>) -> Result<Option<Duration>> {
-    match time {
-        Some(short) if short < TIME_MIN => {
-            Err(Error::invalid(field, format!("{short:?} is less than {TIME_MIN:?}")))
-        }
-        time => Ok(time),
-    }
 }
 
 #[cfg(test)]
@@ -172,15 +156,5 @@ mod tests {
         let service = HealthCheck { command: long, ..HealthCheck::default() };
         let error = resolve(&service, &ImageHealth::default()).unwrap_err();
         assert!(error.to_string().starts_with("container.healthcheck.test: its command has "), "{error}");
-    }
-
-    #[test]
-    fn times_below_a_millisecond_are_refused() {
-        let micro = Duration::from_micros(999);
-        assert!(
-            check_time("f", Some(micro)).unwrap_err().to_string().starts_with("f: 999µs is less than 1ms")
-        );
-        assert_eq!(check_time("f", Some(TIME_MIN)).unwrap(), Some(TIME_MIN));
-        assert_eq!(check_time("f", None).unwrap(), None);
     }
 }

@@ -25,7 +25,8 @@ use crate::sample_tasks::{container, task, task_id};
 use crate::session::description::NodeFacts;
 use crate::session::reports::Reports;
 use crate::store::Store;
-use crate::task_executor::{TaskExecutor, TaskExecutorSettings};
+use crate::task_context::TaskExecutorSettings;
+use crate::task_executor::TaskExecutor;
 
 /// Everything: the task, as a manager has it that knows this state, and another one that is only prepared, by which it
 /// shows that the node has the message.

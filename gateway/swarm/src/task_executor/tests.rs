@@ -8,6 +8,7 @@ use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::ledger::MemoryStore;
 use switchyard_core::operation::Operations;
+use switchyard_core::reload::Reloadable;
 use switchyard_fake::{Fake, Method};
 use tempfile::TempDir;
 use tokio::task::AbortHandle;

@@ -15,6 +15,7 @@ use switchyard_core::spec::{
 use super::*;
 use crate::plan::{HealthCheck, HealthCommand, LogRotation};
 use crate::template::any_bytes::facts;
+use crate::template::expand_field;
 
 #[test]
 fn plain_task_has_dockers_defaults() {

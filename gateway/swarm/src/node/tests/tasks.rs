@@ -9,7 +9,8 @@ use super::*;
 use crate::life::State;
 use crate::sample_tasks::{container, task, task_id};
 use crate::session::assignments::Change;
-use crate::task_executor::{TaskExecutor, TaskExecutorSettings};
+use crate::task_context::TaskExecutorSettings;
+use crate::task_executor::TaskExecutor;
 
 /// Makes executors that run tasks on a fake backend, and keeps them.
 struct TaskMaker {

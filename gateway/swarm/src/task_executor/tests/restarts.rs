@@ -172,16 +172,16 @@ async fn complete_lists_add_no_worker_for_a_task_whose_removal_takes_long() {
     for _ in 0..10 {
         node.apply(true, Vec::new()).await;
     }
-    assert_eq!(node.executor.shared.workers.len(), 2);
+    assert_eq!(node.executor.assigned.workers.len(), 2);
     // One that is assigned again waits for the removal, and is removed like the other.
     node.apply(true, complete([known(running(1, &[]), State::Running)])).await;
     for _ in 0..10 {
         node.apply(true, Vec::new()).await;
-        assert_eq!(node.executor.shared.workers.len(), 3);
+        assert_eq!(node.executor.assigned.workers.len(), 3);
     }
     hold.release();
     node.is_empty().await;
-    assert!(node.executor.shared.tasks.lock().is_empty());
+    assert!(node.executor.assigned.tasks.lock().is_empty());
 }
 
 #[tokio::test]
