@@ -12,21 +12,14 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Error;
+use crate::connection::{RESTART, RESTART_POLL, greet, talk};
 use crate::format::Stream;
 use crate::output::LiveOutput;
-use crate::protocol::{
-    Done, Entry, Finished, LogSpec, MAX_DRAIN_MS, Page, Reply, Request, Stats, VERSION, Welcome,
-};
+use crate::protocol::{Done, Entry, Finished, LogSpec, MAX_DRAIN_MS, Page, Reply, Request, Stats, Welcome};
 use crate::wire;
 
 /// The default timeout of a call. For a finish, its drain time is added.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(10);
-
-/// How long calls wait for a logkeeper that does not listen: one that was killed is restarted within moments.
-pub(crate) const RESTART: Duration = Duration::from_secs(5);
-
-/// Pause between two attempts to connect while the logkeeper does not listen.
-pub(crate) const RESTART_POLL: Duration = Duration::from_millis(20);
 
 /// How many calls run at once. Further calls wait for a permit, and the wait counts towards their timeout.
 const CALLS: usize = 8;
@@ -261,30 +254,5 @@ impl Client {
 
     fn idle(&self) -> parking_lot::MutexGuard<'_, Vec<BufReader<UnixStream>>> {
         self.idle.lock()
-    }
-}
-
-/// Connects and sends Hello.
-pub(crate) async fn greet(socket: &Path) -> Result<(BufReader<UnixStream>, Welcome), Error> {
-    let unavailable = |source| Error::Unavailable { socket: socket.to_owned(), source };
-    let encoding = |source| Error::Encoding { op: "hello", source };
-    let stream = UnixStream::connect(socket).await.map_err(unavailable)?;
-    let mut connection = BufReader::new(stream);
-    let hello = wire::encode(&Request::Hello { version: VERSION }).map_err(encoding)?;
-    let reply = talk(&mut connection, &hello).await.map_err(unavailable)?;
-    match wire::decode(&reply).map_err(encoding)? {
-        Reply::Ok(welcome) => Ok((connection, welcome)),
-        Reply::Error(fault) => Err(Error::Refused { op: "hello", fault }),
-    }
-}
-
-/// Sends a line and reads one.
-pub(crate) async fn talk(connection: &mut BufReader<UnixStream>, line: &[u8]) -> io::Result<Vec<u8>> {
-    wire::write_line(connection, line).await?;
-    let mut reply = Vec::new();
-    if wire::read_line(connection, &mut reply).await? {
-        Ok(reply)
-    } else {
-        Err(io::ErrorKind::UnexpectedEof.into())
     }
 }

@@ -15,9 +15,10 @@ use crate::fifo::{Fifo, PipeBudget};
 use crate::follow::Follower;
 use crate::format::Stream;
 use crate::fs_thread::FsThread;
-use crate::journal::{BATCH, Journal, Received};
+use crate::journal::{Journal, Received};
+use crate::progress::Progress;
 use crate::protocol::{Counters, LogSpec};
-use crate::start::Progress;
+use crate::scratch::BATCH;
 use crate::state_dir::StateDir;
 use crate::window_budget::WindowBudget;
 
@@ -137,7 +138,7 @@ impl Container {
     ) -> io::Result<Option<Self>> {
         let _call = fs_thread.call();
         let paths = shared.state.paths(&spec.id);
-        let mut journal = Journal::recover(&paths, spec, &shared.windows, &mut lock(&fs_thread.scratch))?;
+        let mut journal = Journal::recover(&paths, spec, &shared.windows, &mut fs_thread.scratch.lock())?;
         let mut fifos = [None, None];
         for (fifo, path) in fifos.iter_mut().zip([&spec.stdout, &spec.stderr]) {
             let Some(path) = path else { continue };
@@ -150,7 +151,7 @@ impl Container {
         }
         if fifos.iter().all(Option::is_none) {
             tracing::warn!(id = spec.id, "all FIFOs of the container are gone; it is finished");
-            journal.finish(&mut lock(&fs_thread.scratch));
+            journal.finish(&mut fs_thread.scratch.lock());
             shared.state.remove(&spec.id)?;
             return Ok(None);
         }
@@ -240,7 +241,7 @@ impl Container {
         let result = {
             let _call = self.fs_thread.call();
             let accept = || done.take().is_some_and(|done| done.send(Ok(())).is_ok());
-            self.journal.reopen(&mut lock(&self.fs_thread.scratch), accept)
+            self.journal.reopen(&mut self.fs_thread.scratch.lock(), accept)
         };
         self.publish();
         if let (Err(error), Some(done)) = (result, done) {
@@ -258,7 +259,7 @@ impl Container {
             let Some(fifo) = &mut self.fifos[stream.index()] else { return };
             let received = fifo.try_receive(|fd| {
                 let _call = self.fs_thread.call();
-                match self.journal.receive(stream, fd, &mut lock(&self.fs_thread.scratch))? {
+                match self.journal.receive(stream, fd, &mut self.fs_thread.scratch.lock())? {
                     Received::Empty => Err(io::ErrorKind::WouldBlock.into()),
                     received @ (Received::Bytes(_) | Received::Closed) => Ok(received),
                 }
@@ -321,7 +322,7 @@ impl Container {
             while taken < LAST_DRAIN && !progress.is_abandoned() {
                 let received = {
                     let _call = self.fs_thread.call();
-                    self.journal.receive(stream, &fifo, &mut lock(&self.fs_thread.scratch))
+                    self.journal.receive(stream, &fifo, &mut self.fs_thread.scratch.lock())
                 };
                 match received {
                     Ok(Received::Bytes(len)) => taken += len,
@@ -347,7 +348,7 @@ impl Container {
         let fs_thread = Arc::clone(&self.fs_thread);
         // The log is closed within the call too, because some file systems write only on close.
         let _call = fs_thread.call();
-        self.journal.finish(&mut lock(&fs_thread.scratch));
+        self.journal.finish(&mut fs_thread.scratch.lock());
         reach(Step::LogFinished);
         self.publish();
         let removed = self.shared.state.remove(&self.id).map_err(|error| (error.kind(), error.to_string()));
@@ -369,13 +370,8 @@ impl Container {
     }
 
     fn publish(&self) {
-        *lock(&self.counters) = self.journal.counters();
+        *self.counters.lock() = self.journal.counters();
     }
-}
-
-/// Locks a mutex, also after a panic: its value is consistent between any two statements.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 fn open_fifos(spec: &LogSpec) -> io::Result<[Option<Fifo>; 2]> {

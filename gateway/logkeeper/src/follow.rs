@@ -27,10 +27,7 @@ use tokio::time::timeout;
 
 use crate::fs_thread::FsThread;
 use crate::spool::{BUSY_SLACK, Spool};
-use crate::window_budget::{SpoolWindow, WindowBudget};
-
-/// How many bytes of the most recent output a client gets after it has fallen too far behind.
-pub(crate) const RECENT: u64 = 64 << 10;
+use crate::window_budget::{RECENT, SpoolWindow, WindowBudget};
 
 /// The most bytes that are sent to a client before other tasks run.
 const CHUNK: usize = 256 * 1024;

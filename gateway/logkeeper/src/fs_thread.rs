@@ -18,9 +18,8 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::container::lock;
-use crate::journal::Scratch;
 use crate::mounts::{Device, Mounts, Walk};
+use crate::scratch::Scratch;
 
 /// The most threads. Further file systems share them, once each has containers.
 const MOST: usize = 16;
@@ -114,7 +113,7 @@ impl FsThreads {
     pub(crate) fn stalls(&self) -> StallReport {
         let total = self.past_stalls.load(Ordering::Relaxed);
         let mut report = StallReport { total, ..StallReport::default() };
-        for fs_thread in lock(&self.threads).values() {
+        for fs_thread in self.threads.lock().values() {
             if let Some((waited, _)) = fs_thread.stalled() {
                 report.threads += 1;
                 report.longest = report.longest.max(waited);
@@ -125,7 +124,7 @@ impl FsThreads {
     }
 
     fn thread(&self, device: &str, point: &Path) -> io::Result<Arc<FsThread>> {
-        let mut fs_threads = lock(&self.threads);
+        let mut fs_threads = self.threads.lock();
         if let Some(fs_thread) = fs_threads.get(device) {
             return Ok(Arc::clone(fs_thread));
         }
@@ -155,7 +154,7 @@ impl FsThreads {
 
 impl Drop for FsThreads {
     fn drop(&mut self) {
-        for fs_thread in lock(&self.threads).values() {
+        for fs_thread in self.threads.lock().values() {
             fs_thread.stop.send_replace(true);
         }
     }
@@ -294,10 +293,10 @@ mod tests {
             fs_threads.thread(&format!("0:{number}"), Path::new(&point)).unwrap()
         };
         let used: Vec<_> = (0..100).map(thread).collect();
-        assert_eq!(lock(&fs_threads.threads).len(), MOST);
+        assert_eq!(fs_threads.threads.lock().len(), MOST);
         drop(used);
         // A file system that comes later than many others that are gone has a thread of its own.
         assert_eq!(thread(100).name, "/100");
-        assert!(lock(&fs_threads.threads).len() <= MOST);
+        assert!(fs_threads.threads.lock().len() <= MOST);
     }
 }

@@ -28,27 +28,17 @@ use crate::format::{self, Header, Stream, Tag};
 use crate::fs_thread::FsThread;
 use crate::position::PositionFile;
 use crate::protocol::{Counters, LogSpec};
+use crate::scratch::{BATCH, Scratch};
 use crate::sink::{Batch, Sink};
 use crate::spool::{BUSY_SLACK, PAGE, Spool};
 use crate::state_dir::EntryPaths;
 use crate::window_budget::WindowBudget;
-
-/// The most bytes that are read from a FIFO before other streams are served.
-pub(crate) const BATCH: usize = 64 * 1024;
 
 /// A write to the log is issued once its text has this many bytes.
 const TEXT_LIMIT: usize = 128 * 1024;
 
 /// How long after a restart of the logkeeper the last logged output is kept, for clients that reconnect.
 const RESUME: Duration = Duration::from_secs(5);
-
-/// Buffers that the containers of one thread share; one uses them at a time.
-#[derive(Debug)]
-pub(crate) struct Scratch {
-    input: Vec<u8>,
-    batch: Batch,
-    clock: Clock,
-}
 
 /// The result of reading a FIFO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,22 +72,6 @@ struct Written {
     used: usize,
     /// Whether the rest is an unfinished line.
     drained: bool,
-}
-
-// === impl Scratch ===
-
-impl Scratch {
-    pub(crate) const fn new() -> Self {
-        Self { input: Vec::new(), batch: Batch::new(), clock: Clock::new() }
-    }
-
-    /// Makes the input buffer large enough for a batch after a held-back line.
-    fn fit(&mut self, max_line: usize) {
-        let wanted = BATCH + max_line + 2;
-        if self.input.len() < wanted {
-            self.input.resize(wanted, 0);
-        }
-    }
 }
 
 // === impl Journal ===

@@ -17,7 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout_at};
 
 use crate::Error;
-use crate::container::{Command, Shared, lock};
+use crate::container::{Command, Shared};
 use crate::fifo::PipeBudget;
 use crate::follow::Follower;
 use crate::format::{MAX_LINE_LIMIT, Stream};
@@ -135,7 +135,7 @@ impl Keeper {
             let (done, answer) = oneshot::channel();
             let asked = contact.ask(&id, Command::Started(done), answer, COMMAND_LIMIT).await;
             if contact.has_failed() || matches!(asked, Ok(None)) {
-                lock(&self.table).retire(&id, &contact);
+                self.table.lock().retire(&id, &contact);
             }
             if asked?.is_some() {
                 return Ok(());
@@ -208,7 +208,7 @@ impl Keeper {
     /// # Errors
     /// `Busy` while the logkeeper shuts down. The next one knows the containers.
     fn serving(&self) -> Result<MutexGuard<'_, Table>, Fault> {
-        let table = lock(&self.table);
+        let table = self.table.lock();
         if table.stopped { Err(shutting_down()) } else { Ok(table) }
     }
 
@@ -246,7 +246,7 @@ impl Keeper {
             if answered.is_some() {
                 if ends {
                     // The task ends with its answer. Of concurrent calls, the first one adds its counters to the totals.
-                    lock(&self.table).retire(id, &contact);
+                    self.table.lock().retire(id, &contact);
                 }
                 return Ok(answered);
             }
@@ -270,7 +270,7 @@ impl Keeper {
             .take(PAGE_LEN)
             .map(|(id, handle)| Entry {
                 id: id.clone(),
-                counters: *lock(&handle.counters),
+                counters: *handle.counters.lock(),
                 finishing: handle.finishing,
             })
             .collect();
@@ -284,7 +284,7 @@ impl Keeper {
         table.forget_abandoned();
         let mut totals = table.finished_totals;
         for handle in table.live.values() {
-            totals.add(*lock(&handle.counters));
+            totals.add(*handle.counters.lock());
         }
         let stalls = table.fs_threads.stalls();
         let stalled_containers = if stalls.threads == 0 {
@@ -307,7 +307,7 @@ impl Keeper {
     /// Ends all tasks; a later logkeeper recovers the containers.
     pub(crate) async fn stop(&self) {
         let live = {
-            let mut table = lock(&self.table);
+            let mut table = self.table.lock();
             table.stopped = true;
             std::mem::take(&mut table.live)
         };
@@ -407,7 +407,7 @@ impl Table {
             && !handle.handle.has_failed()
         {
             self.finished += 1;
-            self.finished_totals.add(*lock(&handle.counters));
+            self.finished_totals.add(*handle.counters.lock());
         }
     }
 }

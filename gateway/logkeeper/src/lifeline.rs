@@ -13,7 +13,8 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::Error;
-use crate::client::{DEFAULT_LIMIT, greet, talk};
+use crate::client::DEFAULT_LIMIT;
+use crate::connection::{greet, talk};
 use crate::protocol::{Done, Reply, Request};
 use crate::wire;
 

@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
 
 use crate::Error;
-use crate::client::{RESTART, RESTART_POLL, greet, talk};
+use crate::connection::{RESTART, RESTART_POLL, greet, talk};
 use crate::format::Stream;
 use crate::protocol::{Attached, FaultKind, Reply, Request};
 use crate::wire;

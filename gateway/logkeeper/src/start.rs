@@ -2,15 +2,16 @@
 //! meanwhile.
 
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use crate::container::{Command, Container, Shared, lock};
-use crate::fs_thread::{FsThread, FsThreads, STALLED};
+use crate::container::{Command, Container, Shared};
+use crate::fs_thread::{FsThreads, STALLED};
+use crate::progress::Progress;
 use crate::protocol::{Counters, Fault, FaultKind, LogSpec};
 
 /// The origin of a container.
@@ -29,17 +30,6 @@ pub(crate) struct ContainerHandle {
     progress: Arc<Progress>,
 }
 
-/// The state of a container's start.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    /// Whether the container was given up: its task is to drop what it has.
-    abandoned: watch::Sender<bool>,
-    /// The thread that the container runs on, or that it waits for.
-    fs_thread: Mutex<Option<Arc<FsThread>>>,
-    /// Why it could not be opened.
-    failed: OnceLock<Fault>,
-}
-
 /// Opens a container on the thread for its log, and serves it there until it ends. Cancel-safe: the task on
 /// the thread continues.
 pub(crate) async fn run_container(
@@ -51,12 +41,11 @@ pub(crate) async fn run_container(
 ) {
     // Without a log, all files are in the state directory.
     let file = spec.log.clone().unwrap_or_else(|| shared.state.unused_path());
-    let fs_thread =
-        fs_threads.of(&file, |fs_thread| *lock(&progress.fs_thread) = Some(Arc::clone(fs_thread))).await;
+    let fs_thread = fs_threads.of(&file, |fs_thread| progress.set_fs_thread(fs_thread)).await;
     drop(fs_threads);
     let fs_thread = match fs_thread {
         Ok(fs_thread) => fs_thread,
-        Err(error) => return progress.fail(&spec.id, origin, &error),
+        Err(error) => return progress.fail(not_opened(&spec.id, origin, &error)),
     };
     let thread = Arc::clone(&fs_thread);
     let task = fs_thread.spawn(async move {
@@ -81,7 +70,7 @@ pub(crate) async fn run_container(
                 container.run(commands, &progress).await;
             }
             Ok(None) => {}
-            Err(error) => progress.fail(&spec.id, origin, &error),
+            Err(error) => progress.fail(not_opened(&spec.id, origin, &error)),
         }
     });
     if let Err(error) = task.await
@@ -91,42 +80,18 @@ pub(crate) async fn run_container(
     }
 }
 
-// === impl Progress ===
-
-impl Progress {
-    /// Has the container's task drop what it has, as soon as the file system of the log answers.
-    pub(crate) fn abandon(&self) {
-        self.abandoned.send_replace(true);
-    }
-
-    /// Whether the container was given up.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        *self.abandoned.borrow()
-    }
-
-    /// Changes when the container is given up.
-    pub(crate) fn watch_abandoned(&self) -> watch::Receiver<bool> {
-        self.abandoned.subscribe()
-    }
-
-    /// Whether its file system hangs.
-    pub(crate) fn is_stalled(&self) -> bool {
-        lock(&self.fs_thread).as_ref().is_some_and(|fs_thread| fs_thread.stalled().is_some())
-    }
-
-    fn fail(&self, id: &str, origin: Origin, error: &io::Error) {
-        let unusable = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput);
-        let (kind, action) = match origin {
-            Origin::New if unusable => (FaultKind::InvalidArgument, "open"),
-            Origin::New => (FaultKind::Io, "open"),
-            Origin::Known => {
-                tracing::error!(id, %error, "cannot recover a container; open it again");
-                (FaultKind::Io, "recover")
-            }
-        };
-        // This is called at most once.
-        drop(self.failed.set(Fault::new(kind, format!("cannot {action} container {id}: {error}"))));
-    }
+/// What is answered for a container that could not be opened.
+fn not_opened(id: &str, origin: Origin, error: &io::Error) -> Fault {
+    let unusable = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput);
+    let (kind, action) = match origin {
+        Origin::New if unusable => (FaultKind::InvalidArgument, "open"),
+        Origin::New => (FaultKind::Io, "open"),
+        Origin::Known => {
+            tracing::error!(id, %error, "cannot recover a container; open it again");
+            (FaultKind::Io, "recover")
+        }
+    };
+    Fault::new(kind, format!("cannot {action} container {id}: {error}"))
 }
 
 // === impl ContainerHandle ===
@@ -153,7 +118,7 @@ impl ContainerHandle {
 
     /// Whether opening the container has failed.
     pub(crate) fn has_failed(&self) -> bool {
-        self.progress.failed.get().is_some()
+        self.progress.failure().is_some()
     }
 
     /// Sends a command and awaits its answer; `None` if the container's task ended without one.
@@ -183,7 +148,7 @@ impl ContainerHandle {
         loop {
             tokio::select! {
                 biased;
-                answer = &mut asked => return match (answer, self.progress.failed.get()) {
+                answer = &mut asked => return match (answer, self.progress.failure()) {
                     (None, Some(fault)) => Err(fault.clone()),
                     (answer, _) => Ok(answer),
                 },
@@ -201,18 +166,9 @@ impl ContainerHandle {
     /// Refuses a request that would wait for a file system that hangs.
     ///
     /// # Errors
-    /// `Busy`, with the mount point of the file system and how long it has hung.
+    /// Those of [`Progress::stalled`].
     pub(crate) fn stalled(&self, id: &str) -> Result<(), Fault> {
-        match lock(&self.progress.fs_thread).as_ref().and_then(|fs_thread| fs_thread.stalled()) {
-            None => Ok(()),
-            Some((waited, place)) => Err(Fault::new(
-                FaultKind::Busy,
-                format!(
-                    "container {id} waits for the file system of its log, mounted on {place}, which has not answered for {} s",
-                    waited.as_secs()
-                ),
-            )),
-        }
+        self.progress.stalled(id)
     }
 
     /// The state of the container's start; holding it does not keep the container's task from ending.

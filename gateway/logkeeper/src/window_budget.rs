@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::statvfs::statvfs;
 
-use crate::follow::RECENT;
 use crate::spool::BUSY_SLACK;
 
 /// The part of the file system that all windows may take.
@@ -19,6 +18,9 @@ const SHARE: u64 = 8;
 
 /// The most bytes that all windows may take, however large the file system is.
 const MOST: u64 = 256 << 20;
+
+/// How many bytes of the most recent output a client gets after it has fallen too far behind.
+pub(crate) const RECENT: u64 = 64 << 10;
 
 /// The smallest window, in bytes: the recent output, and as much again before the space of older output is released.
 pub(crate) const BASE: u64 = 2 * RECENT;

@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use switchyard_linux::{WorkLost, blocking};
 
 use super::{ContainerTask, Keeper, Table, io_fault, shutting_down};
-use crate::container::{LAST_DRAIN, lock};
+use crate::container::LAST_DRAIN;
 use crate::fifo;
 use crate::format::Stream;
 use crate::position::PositionFile;
@@ -77,7 +77,7 @@ impl Keeper {
         let table = Arc::clone(&self.table);
         let counted = blocking("the removal of a container's files", move || {
             let lost = Loss::of(&rest.spec, &rest.paths);
-            Ok::<_, WorkLost>(lock(&table).end_abandoning(rest, lost))
+            Ok::<_, WorkLost>(table.lock().end_abandoning(rest, lost))
         });
         // Another call removes the files.
         counted.await.map_err(|lost| io_fault("give up", id, &lost.into()))?
@@ -104,7 +104,7 @@ impl Table {
         let Some(container) = self.live.remove(id) else { return Ok(None) };
         // From here on the task writes nothing to the state directory that it does not remove itself.
         container.handle.progress().abandon();
-        let counters = *lock(&container.counters);
+        let counters = *container.counters.lock();
         self.finished += 1;
         self.finished_totals.add(counters);
         let counting = Arc::new(());

@@ -31,13 +31,13 @@ impl Setup {
             max_line: 16384,
         };
         let keeper = Keeper::recover(&dir.path().join("state")).await.unwrap();
-        lock(&keeper.table).shared.state.write(&spec).unwrap();
+        keeper.table.lock().shared.state.write(&spec).unwrap();
         Self { keeper, spec, fifo, dir }
     }
 
     /// Gives the container a task that ends amid its first command, as one that panics does.
     async fn give_dying_task(&self) {
-        let before = lock(&self.keeper.table).live.remove(&self.spec.id);
+        let before = self.keeper.table.lock().live.remove(&self.spec.id);
         if let Some(ContainerTask { handle, task, .. }) = before {
             drop(handle);
             task.await.unwrap();
@@ -47,7 +47,7 @@ impl Setup {
         let handle = ContainerHandle::new(commands);
         let (spec, counters) = (self.spec.clone(), Arc::default());
         let dying = ContainerTask { spec, handle, counters, task, finishing: false };
-        lock(&self.keeper.table).live.insert(self.spec.id.clone(), dying);
+        self.keeper.table.lock().live.insert(self.spec.id.clone(), dying);
     }
 }
 
@@ -70,7 +70,7 @@ async fn request_takes_up_a_container_whose_task_has_died() {
 async fn container_whose_task_has_died_is_listed_until_its_output_is_logged() {
     let setup = Setup::new().await;
     setup.give_dying_task().await;
-    let handle = lock(&setup.keeper.table).live["c1"].handle.clone();
+    let handle = setup.keeper.table.lock().live["c1"].handle.clone();
     let (done, answer) = oneshot::channel();
     assert_eq!(handle.ask("c1", Command::Started(done), answer, COMMAND_LIMIT).await, Ok(None));
     let listed =
@@ -95,12 +95,12 @@ async fn id_of_a_container_that_is_given_up_is_taken_until_its_output_is_counted
     assert!(container.handle.is_closed(), "the task has ended");
     let counting = Arc::new(());
     let abandoned = AbandonedContainer { container, counting: Arc::downgrade(&counting) };
-    lock(&setup.keeper.table).abandoned.insert("c1".into(), abandoned);
+    setup.keeper.table.lock().abandoned.insert("c1".into(), abandoned);
     let is_busy = |fault: Fault| fault.kind == FaultKind::Busy;
     assert!(setup.keeper.open(setup.spec.clone()).await.is_err_and(is_busy));
     assert!(setup.keeper.abandon("c1").await.is_err_and(is_busy));
     assert_eq!(setup.keeper.finish("c1", 0).await.unwrap(), Finished::default());
-    assert!(lock(&setup.keeper.table).shared.state.contains("c1"));
+    assert!(setup.keeper.table.lock().shared.state.contains("c1"));
     drop(counting);
     setup.keeper.open(setup.spec.clone()).await.unwrap();
     assert_eq!(setup.keeper.list(None).unwrap().entries.len(), 1);
