@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use switchyard_core::stats::{Detail, DeviceIo, HugepageUsage};
 
 use crate::error::Result;
+use crate::files::{read_if_there, read_parsed};
 use crate::group::Group;
 use crate::hierarchy::CgroupMode;
 use crate::parse::{device_operations, limit_v2, nested_keyed, number};
 use crate::process::{open_files, open_files_limit};
-use crate::reader::{Reader, read_if_there, read_parsed};
+use crate::reader::Reader;
 use crate::usage::least;
 
 /// The kernel's limits on the threads of the whole node.
@@ -27,6 +28,14 @@ pub struct Pass<'a> {
     device_names: HashMap<(u64, u64), String>,
     /// The sizes of huge pages for which groups have files.
     page_sizes: Option<Vec<String>>,
+}
+
+impl Reader {
+    /// A pass over many groups, for what is more expensive to read than usage.
+    #[must_use]
+    pub fn pass(&self) -> Pass<'_> {
+        Pass::new(self)
+    }
 }
 
 impl<'a> Pass<'a> {

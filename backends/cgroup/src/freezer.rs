@@ -5,9 +5,10 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
+use crate::files::{is_gone, read_if_there};
 use crate::group::Group;
 use crate::hierarchy::CgroupMode;
-use crate::reader::{Reader, is_gone, read_if_there};
+use crate::reader::Reader;
 
 /// The files of a group that show and set whether it is frozen.
 struct FreezerFiles {

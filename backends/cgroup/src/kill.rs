@@ -7,8 +7,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::error::{Error, Result};
+use crate::files::is_gone;
 use crate::group::Group;
-use crate::reader::{Reader, is_gone};
+use crate::reader::Reader;
 
 /// How often the processes are listed: those that are killed may have made others meanwhile.
 const PASSES: usize = 16;

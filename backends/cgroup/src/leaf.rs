@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use crate::error::{Error, Result};
+use crate::files::{MAX_DEPTH, children, is_gone, read_if_there};
 use crate::group::Group;
 use crate::hierarchy::CgroupMode;
 use crate::parse;
-use crate::reader::{MAX_DEPTH, Reader, children, is_gone, read_if_there};
+use crate::reader::Reader;
 use crate::remove::remove_trees;
 
 /// How many passes move processes while some are left: a process that is forked during a pass starts in its

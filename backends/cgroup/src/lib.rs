@@ -15,12 +15,14 @@
 
 mod detail;
 mod error;
+mod files;
 mod freezer;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod group;
 mod hierarchy;
 mod kill;
+mod kill_count;
 mod leaf;
 mod moves;
 pub mod net;

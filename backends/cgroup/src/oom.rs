@@ -21,13 +21,10 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::error::{Error, Result};
+use crate::files::is_gone;
 use crate::hierarchy::CgroupMode;
+use crate::kill_count::count;
 use crate::parent_group::{KillOrigin, ParentGroup};
-use crate::parse::flat_keyed;
-use crate::reader::is_gone;
-
-/// Larger than the files ever are, in bytes.
-const MAX_BYTES: usize = 4096;
 
 /// How long to wait for the kernel's signal that a cgroup was removed, in ms; it takes some milliseconds.
 const LAST_SIGNAL_WAIT_MS: u16 = 100;
@@ -197,18 +194,4 @@ fn subscribe(path: &Path, file: &File) -> io::Result<Option<EventFd>> {
         Err(error) if is_gone(&error) || error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// The number of kills in an open file. Reading it from its start also rearms polling for the next event.
-pub(crate) fn count(file: &File) -> io::Result<u64> {
-    let mut bytes = [0; MAX_BYTES];
-    let length = file.read_at(&mut bytes, 0)?;
-    Ok(kills(&String::from_utf8_lossy(&bytes[..length])))
-}
-
-/// The number of kills in the text of either file. A kill of a whole group counts at least once.
-pub(crate) fn kills(text: &str) -> u64 {
-    let counts = flat_keyed(text);
-    let count = |key: &str| counts.get(key).copied().unwrap_or(0);
-    count("oom_kill").max(count("oom_group_kill"))
 }

@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::oom::{count, kills};
+use crate::kill_count::{count, kills};
 
 /// The most siblings whose counts are read; with more of them, none is read.
 const MAX_SIBLINGS: usize = 16;

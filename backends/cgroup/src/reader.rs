@@ -1,24 +1,20 @@
 //! Reads the usage, OOM kills and processes of cgroups, and removes cgroups.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use nix::errno::Errno;
 use switchyard_core::stats::Usage;
 
-use crate::detail::Pass;
 use crate::error::{Error, Result};
+use crate::files::{MAX_DEPTH, children, is_gone, is_unsupported, read_if_there};
 use crate::group::Group;
 use crate::hierarchy::{CgroupMode, Hierarchy};
-use crate::oom::{OomWatch, kills};
+use crate::kill_count::kills;
+use crate::oom::OomWatch;
 use crate::parse;
 use crate::remove::{remove_trees, try_remove_one};
 use crate::usage::{V1Dirs, v1, v2};
-
-/// How many levels of descendants of a group are visited.
-pub(crate) const MAX_DEPTH: usize = 32;
 
 /// The v1 controllers in whose hierarchies processes are looked up, in this order; a runtime puts a task into
 /// all of them.
@@ -94,12 +90,6 @@ impl Reader {
         // No values: the group was removed during the read, or never existed.
         let empty = usage.cpu.is_none() && usage.memory.is_none() && usage.pids.is_none();
         Ok(if empty && !self.hierarchy.exists(group) { None } else { Some(usage) })
-    }
-
-    /// A pass over many groups, for what is more expensive to read than usage.
-    #[must_use]
-    pub fn pass(&self) -> Pass<'_> {
-        Pass::new(self)
     }
 
     /// How many processes of `group` the kernel has killed because it was out of memory; `None` if the group
@@ -200,48 +190,4 @@ fn collect(dir: &Path, depth: usize, pids: &mut Vec<u32>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The children of a group; none if the directory does not exist.
-pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>> {
-    let read = || -> io::Result<Vec<PathBuf>> {
-        let mut list = Vec::new();
-        for entry in fs::read_dir(dir)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                list.push(entry.path());
-            }
-        }
-        Ok(list)
-    };
-    match read() {
-        Ok(list) => Ok(list),
-        Err(error) if is_gone(&error) => Ok(Vec::new()),
-        Err(source) => Err(Error::File { path: dir.to_owned(), source }),
-    }
-}
-
-/// The text of a file; `None` if it does not exist, or its cgroup was removed during the read.
-pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        // Pressure files exist and fail with EOPNOTSUPP if the kernel was booted without pressure accounting.
-        Err(error) if is_gone(&error) || is_unsupported(&error) => Ok(None),
-        Err(source) => Err(Error::File { path: path.to_owned(), source }),
-    }
-}
-
-/// A file's text, parsed with `parse`; `None` also if the file does not exist.
-pub(crate) fn read_parsed<T>(path: &Path, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
-    Ok(read_if_there(path)?.and_then(|text| parse(&text)))
-}
-
-/// Whether an error means that a cgroup, or a file of it, does not exist: reading an open file of a removed
-/// cgroup gives `ENODEV`.
-pub(crate) fn is_gone(error: &io::Error) -> bool {
-    matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENOENT | Errno::ENODEV | Errno::ENOTDIR))
-}
-
-fn is_unsupported(error: &io::Error) -> bool {
-    error.raw_os_error().map(Errno::from_raw) == Some(Errno::EOPNOTSUPP)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use crate::error::{Error, Result};
-use crate::reader::{MAX_DEPTH, children, is_gone};
+use crate::files::{MAX_DEPTH, children, is_gone};
 
 /// How many times a removal is tried again while the kernel reports a group as busy.
 const PAUSES: usize = 7;

@@ -6,9 +6,10 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::files::read_if_there;
 use crate::group::Group;
 use crate::hierarchy::CgroupMode;
-use crate::reader::{Reader, read_if_there};
+use crate::reader::Reader;
 
 /// A block device, by major and minor number.
 pub type Device = (i64, i64);

@@ -6,8 +6,8 @@ use std::time::SystemTime;
 use switchyard_core::stats::{CpuUsage, IoUsage, MemoryUsage, SwapUsage, Usage};
 
 use crate::error::Result;
+use crate::files::{read_if_there, read_parsed};
 use crate::parse::{flat_keyed, limit_v1, limit_v2, number, pressure};
-use crate::reader::{read_if_there, read_parsed};
 
 /// The length of a tick of `cpuacct.stat`, in nanoseconds: the kernel always reports 100 ticks per second to
 /// user space.
