@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use switchyard_linux::report;
 use switchyard_node_files::ReadError;
 
-use crate::error::{ConfError, Error};
+use crate::error::{ConfError, Error, Skipped};
 use crate::version::SpecVersion;
 
 use allowance::Allowance;
@@ -46,15 +46,6 @@ pub struct NetworkList {
     pub source: PathBuf,
     /// That file's content.
     pub raw: Vec<u8>,
-}
-
-/// A file that exists but cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
-    /// The file.
-    pub path: PathBuf,
-    /// Why, on one line.
-    pub reason: String,
 }
 
 /// The default network of a node, and the files before it that could not be used.

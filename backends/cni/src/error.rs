@@ -7,8 +7,7 @@ use std::time::Duration;
 use switchyard_linux::report;
 use thiserror::Error;
 
-use crate::conf::Skipped;
-use crate::plugin::Verb;
+use crate::verb::Verb;
 
 /// The error code for a call that may succeed if it is retried later (CNI specification, "Error").
 const CODE_TRY_AGAIN: u64 = 11;
@@ -204,6 +203,15 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+}
+
+/// A configuration file that exists but cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// The file.
+    pub path: PathBuf,
+    /// Why, on one line.
+    pub reason: String,
 }
 
 /// What is wrong with a network configuration.

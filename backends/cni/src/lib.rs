@@ -24,9 +24,11 @@ mod error;
 pub mod fuzzing;
 mod host_local;
 mod journal;
+mod journalled;
 mod network;
 mod plugin;
 mod result;
+mod verb;
 mod version;
 
 #[cfg(test)]
@@ -35,10 +37,12 @@ mod real_plugins;
 mod testing;
 
 pub use attachment::{Attachment, Bandwidth, Capabilities, Dns, IpRange, PortMapping, Protocol};
-pub use conf::{ConfDir, Loaded, NetworkList, PluginConf, Skipped};
-pub use error::{ConfError, Error, ResultError};
-pub use journal::{Saved, del_saved};
+pub use conf::{ConfDir, Loaded, NetworkList, PluginConf};
+pub use error::{ConfError, Error, ResultError, Skipped};
+pub use journal::Saved;
+pub use journalled::del_saved;
 pub use network::{CheckOutcome, Network};
-pub use plugin::{Limits, PluginObserver, Plugins, RunEnd, Verb};
+pub use plugin::{Limits, PluginObserver, Plugins, RunEnd};
 pub use result::{CniResult, Interface, IpConfig, IpNet, ResultDns, Route};
+pub use verb::Verb;
 pub use version::SpecVersion;

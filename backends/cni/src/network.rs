@@ -11,8 +11,9 @@ use crate::attachment::Attachment;
 use crate::conf::{NetworkList, PluginConf, type_of};
 use crate::error::Error;
 use crate::journal;
-use crate::plugin::{Call, Plugins, Verb};
+use crate::plugin::{Call, Plugins};
 use crate::result::CniResult;
+use crate::verb::Verb;
 
 /// A network that containers can be attached to. Cheap to clone.
 #[derive(Clone, Debug)]

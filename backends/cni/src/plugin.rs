@@ -23,6 +23,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::attachment::Attachment;
 use crate::error::Error;
+use crate::verb::Verb;
 
 /// The longest result, in bytes.
 const MAX_STDOUT: usize = 1 << 20;
@@ -41,17 +42,6 @@ const BUSY_TRIES: u32 = 6;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// The PATH of plugins if the daemon was started without one; some plugins run iptables and the like.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// A command of the CNI specification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// Attach.
-    Add,
-    /// Check that the attachment is unchanged.
-    Check,
-    /// Detach.
-    Del,
-}
 
 /// Timeouts of plugins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,24 +114,6 @@ struct WireError {
     msg: String,
     #[serde(default)]
     details: String,
-}
-
-impl Verb {
-    /// The value of CNI_COMMAND.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Add => "ADD",
-            Self::Check => "CHECK",
-            Self::Del => "DEL",
-        }
-    }
-}
-
-impl fmt::Display for Verb {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
 }
 
 impl Default for Limits {

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use crate::attachment::{Attachment, Bandwidth, Capabilities, PortMapping, Protocol};
 use crate::conf::NetworkList;
-use crate::journal::{Saved, del_saved};
+use crate::journal::Saved;
+use crate::journalled::del_saved;
 use crate::network::{CheckOutcome, Network};
 use crate::plugin::{Limits, Plugins};
 use crate::testing::attach_saved;

@@ -1,0 +1,123 @@
+//! Attachments with a journal: it is written before plugins run, and is all that undoing them needs.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use switchyard_linux as linux;
+use switchyard_linux::report;
+use switchyard_steps::{Step, reach};
+
+use crate::attachment::Attachment;
+use crate::conf::NetworkList;
+use crate::error::Error;
+use crate::host_local;
+use crate::journal;
+use crate::network::Network;
+use crate::plugin::Plugins;
+use crate::result::CniResult;
+
+impl Network {
+    /// Writes the request to `path`, in an existing directory, and syncs it; [`Network::add_saved`] makes the
+    /// attachment. May be called before the namespace exists.
+    ///
+    /// Cancel safety: none; call [`del_saved`], which removes the file.
+    ///
+    /// # Errors
+    /// [`Error::JournalExists`] if an earlier attachment was not undone; [`Error::Journal`].
+    pub async fn save(&self, path: &Path, attachment: &Attachment) -> Result<(), Error> {
+        journal::write(path, self.list(), attachment).await
+    }
+
+    /// [`Network::add`], for a request that [`Network::save`] has written to `path`. The result of each
+    /// plugin is appended to the file before the next plugin runs, and before this returns.
+    ///
+    /// After a failure the file is removed if the attachment was undone completely, else it stays for
+    /// [`del_saved`]. Cancel safety: none, as for `add`; but [`del_saved`] undoes an interrupted call.
+    ///
+    /// # Errors
+    /// [`Error::Journal`]; those of `add`.
+    pub async fn add_saved(&self, path: &Path, attachment: &Attachment) -> Result<CniResult, Error> {
+        let error = match self.add_noting(attachment, Some(path)).await {
+            Ok(result) => return Ok(result),
+            Err(error) => error,
+        };
+        if !error.left_something()
+            && let Err(error) = journal::remove(path).await
+        {
+            // The remaining file then causes one DEL more than needed, which is harmless.
+            tracing::warn!(
+                error = report(&error),
+                "cannot remove the journal of a network attachment that was undone"
+            );
+        }
+        Err(error)
+    }
+}
+
+/// Undoes the attachment that the journal file at `path` describes, and removes the file once that has
+/// succeeded. A file that cannot be removed then, as on a read-only file system, is logged and stays: the next
+/// call undoes once more what is undone, which CNI allows.
+///
+/// Idempotent: does nothing without a file. It needs neither the configuration directory nor state of the
+/// daemon. `netns` is the namespace if it still exists, else `None`. Cancel safety: call it again.
+///
+/// A damaged file says of nothing how it is undone. Once the namespace is gone, as after a reboot, most of it is gone as
+/// well, and an operator can do no more: the file is removed then, and the damage logged.
+///
+/// # Errors
+/// [`Error::Journal`], [`Error::JournalDamaged`], [`Error::JournalContent`], [`Error::Conf`], [`Error::Result`], or
+/// those of [`Network::del`]; the file stays then.
+pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> Result<(), Error> {
+    let saved = match journal::read(path).await {
+        Ok(Some(saved)) => saved,
+        Ok(None) => return journal::remove(path).await,
+        Err(error) if netns.is_none() && error.is_journal_lost() => {
+            tracing::error!(
+                error = report(&error),
+                "the network namespace is gone, and what was attached in it is not known: addresses may stay reserved"
+            );
+            return journal::remove(path).await;
+        }
+        Err(error) => return Err(error),
+    };
+    let network = Network::new(Arc::new(saved.list(path)?), plugins.clone());
+    let attachment = Attachment { netns: netns.map(Path::to_owned), ..saved.attachment() };
+    let result = match saved.result(path) {
+        // As if it were truncated: there is nothing left in a namespace that would need it.
+        Err(error) if netns.is_none() => {
+            tracing::warn!(
+                error = report(&error),
+                "a result in a network journal is damaged: detaching without it"
+            );
+            None
+        }
+        result => result?,
+    };
+    network.del(&attachment, result.as_ref()).await?;
+    if netns.is_none() {
+        free_unowned(network.list().clone()).await;
+    }
+    match journal::remove(path).await {
+        Ok(()) => reach(Step::JournalRemoved),
+        Err(error) => {
+            tracing::warn!(error = report(&error), "a network attachment is undone, and its journal stays");
+        }
+    }
+    Ok(())
+}
+
+/// Frees addresses of `host-local` without a holder, after a DEL for a namespace that does not exist any
+/// more. Such a namespace ended with a reboot, perhaps after a power cut, which may have lost the contents of
+/// the files by which DEL finds an address. Addresses that cannot be freed now are freed after the next such
+/// DEL.
+async fn free_unowned(list: NetworkList) {
+    let name = list.name.clone();
+    match linux::blocking("the search for addresses", move || host_local::free_unowned(&list)).await {
+        Ok(0) => {}
+        Ok(freed) => tracing::info!(network = name, freed, "addresses without a holder are freed"),
+        Err(error) => tracing::warn!(network = name, %error, "cannot find addresses without a holder"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

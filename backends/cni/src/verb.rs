@@ -1,0 +1,32 @@
+//! The commands that plugins carry out.
+
+use std::fmt;
+
+/// A command of the CNI specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Attach.
+    Add,
+    /// Check that the attachment is unchanged.
+    Check,
+    /// Detach.
+    Del,
+}
+
+impl Verb {
+    /// The value of CNI_COMMAND.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Add => "ADD",
+            Self::Check => "CHECK",
+            Self::Del => "DEL",
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
