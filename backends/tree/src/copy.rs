@@ -11,11 +11,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::OPEN_LEVELS;
 use crate::budget::Budget;
 use crate::cancel::Cancel;
 use crate::data::{Contents, Fault};
-use crate::dir::{self, Id};
+use crate::dir::{self, Id, OPEN_LEVELS};
 use crate::error::{Error, Place};
 use crate::unsynced::Unsynced;
 use crate::xattrs::Xattrs;

@@ -11,6 +11,9 @@ use rustix::io::Errno;
 /// The flags for opening a directory for reading; other files and symlinks are refused.
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
+/// How many levels of a tree have an open descriptor at once: the deepest ones.
+pub(crate) const OPEN_LEVELS: usize = 16;
+
 /// The identity of a directory, independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Id {

@@ -29,6 +29,3 @@ pub use copy::{CopyReport, copy, copy_durably};
 pub use dir::{open, open_below};
 pub use error::{Error, Place};
 pub use remove::{empty, remove};
-
-/// How many levels of a tree have an open descriptor at once: the deepest ones.
-const OPEN_LEVELS: usize = 16;

@@ -10,9 +10,8 @@ use rustix::fs::{AtFlags, Dir, FileType, unlinkat};
 use rustix::io::Errno;
 
 use crate::cancel::Cancel;
-use crate::dir::{self, Id};
+use crate::dir::{self, Id, OPEN_LEVELS, open};
 use crate::error::{Error, Place};
-use crate::{OPEN_LEVELS, open};
 
 /// How many times a removal starts again because others filled or moved a directory after its entries had
 /// been removed.
