@@ -1,14 +1,8 @@
-//! The namespaces that a sandbox can own, and how to tell a namespace file from another.
+//! The namespaces that a sandbox can own.
 
 use std::fmt;
-use std::io;
-use std::path::Path;
 
-use nix::errno::Errno;
 use nix::sched::CloneFlags;
-use nix::sys::statfs::{NSFS_MAGIC, statfs};
-
-use crate::error::Error;
 
 /// A namespace that can be pinned without a process in it.
 ///
@@ -55,18 +49,5 @@ impl Ns {
 impl fmt::Display for Ns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.file_name())
-    }
-}
-
-/// Whether `path` is a namespace file: a bind mount of one, or a `/proc/<pid>/ns/…` link. `false` if it does
-/// not exist.
-///
-/// # Errors
-/// [`Error::File`] if the file system cannot be queried.
-pub fn is_namespace_file(path: &Path) -> Result<bool, Error> {
-    match statfs(path) {
-        Ok(fs) => Ok(fs.filesystem_type() == NSFS_MAGIC),
-        Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(false),
-        Err(errno) => Err(Error::file("stat", path)(io::Error::from(errno))),
     }
 }

@@ -18,7 +18,8 @@ use crate::files;
 use crate::helper::Holder;
 use crate::link::loopback_up;
 use crate::mounts;
-use crate::ns::{Ns, is_namespace_file};
+use crate::namespace_file::is_namespace_file;
+use crate::ns::Ns;
 use crate::sysctl::Checked;
 use crate::within::on_own_thread;
 

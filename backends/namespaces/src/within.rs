@@ -8,7 +8,8 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::error::Error;
-use crate::ns::{Ns, is_namespace_file};
+use crate::namespace_file::is_namespace_file;
+use crate::ns::Ns;
 
 /// Runs `work` on a throw-away thread and waits for it.
 ///
