@@ -22,27 +22,6 @@ pub const ECHO_PORT: u16 = 7;
 /// The capacity of a pipe.
 const PIPE_BYTES: usize = 64 << 10;
 
-/// How many pieces of output a client may be behind before it misses some.
-const BEHIND: usize = 1024;
-
-/// The streams of a task that attached clients share.
-pub(crate) struct TaskStreams {
-    pub(crate) output: broadcast::Sender<Vec<u8>>,
-    /// Whether its input ends with the first client that has attached to it.
-    pub(crate) stdin_once: bool,
-    pub(crate) tty: bool,
-    /// Whether its output can be attached to.
-    pub(crate) attachable: bool,
-    /// Whether its input has ended.
-    pub(crate) ended: bool,
-}
-
-impl TaskStreams {
-    pub(crate) fn new(once: bool, tty: bool, kept: bool) -> Self {
-        Self { output: broadcast::Sender::new(BEHIND), stdin_once: once, tty, attachable: kept, ended: false }
-    }
-}
-
 /// Attaches to the streams of a running task.
 pub(crate) fn attach(world: &Arc<FakeState>, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
     let state = world.lock();

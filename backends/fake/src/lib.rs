@@ -36,6 +36,7 @@ mod image;
 mod program;
 mod reference;
 mod session;
+mod task_streams;
 mod usage;
 mod users;
 mod world;

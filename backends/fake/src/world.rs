@@ -22,10 +22,10 @@ use switchyard_core::{Error, Result};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::attach::TaskStreams;
 use crate::exec::{LeftOutput, Unended};
 use crate::image::Images;
 use crate::program::{Command, Program, Run};
+use crate::task_streams::TaskStreams;
 use crate::users::resolve;
 
 #[derive(Default)]
