@@ -118,7 +118,7 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
         let oci::Spec { process, mounts, linux, hooks, .. } = &mut spec;
         cdi::apply(edits, cdi::Target { process, mounts, linux, hooks }, input.found)?;
     }
-    Ok(Built { spec: to_value(&spec)?, limits, warnings })
+    Ok(Built { spec: oci::to_value(&spec)?, limits, warnings })
 }
 
 /// Refuses ids that the sandbox's user namespace does not have: the runtime's own error for that is hard to
@@ -136,15 +136,6 @@ fn check_user(input: &Input<'_>) -> Result<()> {
         Some(gid) => Err(absent("group", gid)),
         None => Ok(()),
     }
-}
-
-/// The JSON of a part of a spec.
-///
-/// # Errors
-/// `Internal`; that would be a bug.
-pub(crate) fn to_value(part: &impl serde::Serialize) -> Result<Value> {
-    serde_json::to_value(part)
-        .map_err(|error| Error::internal("the runtime spec cannot be written").with_source(error))
 }
 
 fn process(

@@ -22,7 +22,7 @@ pub(crate) use apply::{Target, apply, host_nodes};
 pub(crate) use edits::Edits;
 pub use listing::{Listed, ListedNode, Listing, is_kind, list};
 
-use crate::input::HostFs;
+use crate::host_fs::HostFs;
 use file::SpecFile;
 use switchyard_linux::files::if_present;
 

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use switchyard_core::spec::{DeviceNode, TaskSpec};
 use switchyard_core::{Error, Result};
 
-use crate::input::{DeviceInfo, HostFs, HostNode};
+use crate::host_fs::{DeviceInfo, HostFs, HostNode};
 use crate::oci::{DeviceRule, LinuxDevice};
 use crate::text;
 

@@ -9,7 +9,8 @@ use switchyard_core::ErrorKind;
 use switchyard_core::spec::{GroupPolicy, MissingSource, SeccompProfile, Security, UserRef, UserSpec};
 
 use crate::host::bare_host;
-use crate::input::{Arch, DeviceInfo, Host, HostFs, HostNode, HostPropagation};
+use crate::host_fs::{DeviceInfo, HostFs, HostNode, HostPropagation};
+use crate::input::{Arch, Host};
 use crate::oci::Capabilities;
 use crate::user::{self, Accounts};
 use crate::{cdi, seccomp};

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use switchyard_core::spec::MissingSource;
 
 use crate::cdi::Edits;
-use crate::input::{DeviceInfo, HostFs, HostNode, HostPropagation};
+use crate::host_fs::{DeviceInfo, HostFs, HostNode, HostPropagation};
 
 /// The answers of a host, by what it was asked. What it was not asked has none.
 #[derive(Debug, Clone, Default)]

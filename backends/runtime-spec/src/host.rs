@@ -9,9 +9,8 @@ use switchyard_core::spec::{MissingSource, OomScoreAdj};
 use switchyard_linux::files::if_present;
 use switchyard_linux::mounts::MountTable;
 
-use crate::input::{
-    Arch, CgroupDriver, CgroupVersion, DeviceInfo, Host, HostFs, HostNode, HostPropagation, SelinuxDefaults,
-};
+use crate::host_fs::{DeviceInfo, HostFs, HostNode, HostPropagation};
+use crate::input::{Arch, CgroupDriver, CgroupVersion, Host, SelinuxDefaults};
 use crate::{capabilities, limits};
 
 /// Names in `/dev` that belong to the host only, or are created for every task.

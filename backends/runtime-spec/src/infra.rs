@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use switchyard_core::Result;
 use switchyard_core::spec::{CpuShares, OomScoreAdj, Security};
 
-use crate::build::{Built, to_value};
+use crate::build::Built;
 use crate::environment::{DEFAULT_PATH, checked_command};
 use crate::input::{CgroupVersion, Host, SandboxFacts};
 use crate::user::ResolvedUser;
@@ -97,7 +97,7 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
         },
         hooks: oci::Hooks::new(),
     };
-    Ok(Built { spec: to_value(&spec)?, warnings, ..Built::default() })
+    Ok(Built { spec: oci::to_value(&spec)?, warnings, ..Built::default() })
 }
 
 /// The spec of a sandbox without an infra process. It is never started: it exists for readers of container

@@ -32,6 +32,7 @@ pub mod environment;
 pub mod fuzzing;
 pub mod gathered;
 pub mod host;
+pub mod host_fs;
 pub mod infra;
 pub mod input;
 pub mod labels;
@@ -53,9 +54,9 @@ pub mod user;
 pub use build::{Built, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, build, depends_on_host_paths};
 pub use gathered::Gathered;
 pub use host::RealHost;
+pub use host_fs::HostFs;
 pub use input::{
-    Arch, CgroupDriver, CgroupVersion, Host, HostFs, ImageConfig, Input, Namespace, SandboxFacts,
-    SandboxUsers,
+    Arch, CgroupDriver, CgroupVersion, Host, ImageConfig, Input, Namespace, SandboxFacts, SandboxUsers,
 };
 pub use questions::Questions;
 pub use resolved::{ImageVolume, ResolvedMount, ResolvedSource, Staging};

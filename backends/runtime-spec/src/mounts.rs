@@ -8,7 +8,8 @@ use switchyard_core::spec::{self, DEFAULT_SHM_BYTES, MissingSource, MountSource,
 use switchyard_core::{Error, Reason, Result};
 
 use crate::environment::INIT_PATH;
-use crate::input::{HostFs, HostPropagation, Input, Namespace};
+use crate::host_fs::{HostFs, HostPropagation};
+use crate::input::{Input, Namespace};
 use crate::oci::Mount;
 use crate::resolved::ResolvedMount;
 use crate::text;

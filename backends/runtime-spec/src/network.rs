@@ -6,7 +6,8 @@ use std::path::Path;
 use switchyard_core::spec::TaskSpec;
 use switchyard_core::{Error, Result};
 
-use crate::input::{Host, HostFs, Namespace, SandboxFacts};
+use crate::host_fs::HostFs;
+use crate::input::{Host, Namespace, SandboxFacts};
 use crate::oci::{InterfacePriority, LinuxNetwork};
 
 /// The kernel's directory of the interfaces in the reader's network namespace.

@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use switchyard_core::{Error, Result};
 
 /// The `ociVersion` of every spec.
 pub const VERSION: &str = "1.0.2";
@@ -185,7 +187,7 @@ pub struct Linux {
     pub mount_label: Option<String>,
     /// Classes of cache and memory bandwidth.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub intel_rdt: Option<serde_json::Value>,
+    pub intel_rdt: Option<Value>,
 }
 
 /// A range of ids and the range on the host that it is mapped to.
@@ -445,4 +447,13 @@ pub struct LinuxSeccompArg {
     pub value_two: u64,
     /// The comparison operator.
     pub op: String,
+}
+
+/// The JSON of a part of a spec.
+///
+/// # Errors
+/// `Internal`; that would be a bug.
+pub(crate) fn to_value(part: &impl Serialize) -> Result<Value> {
+    serde_json::to_value(part)
+        .map_err(|error| Error::internal("the runtime spec cannot be written").with_source(error))
 }

@@ -7,7 +7,8 @@ use switchyard_core::Result;
 use switchyard_core::spec::{DeviceNode, IoWeight, Propagation, TaskSpec, Throttle};
 
 use crate::gathered::{Gathered, Recorder};
-use crate::input::{Host, HostFs, SandboxFacts};
+use crate::host_fs::HostFs;
+use crate::input::{Host, SandboxFacts};
 use crate::resolved::ResolvedMount;
 use crate::{cdi, network, seccomp, text};
 

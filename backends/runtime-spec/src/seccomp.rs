@@ -8,7 +8,8 @@ use std::path::Path;
 use switchyard_core::spec::{SeccompProfile, Security};
 use switchyard_core::{Error, Result};
 
-use crate::input::{Host, HostFs};
+use crate::host_fs::HostFs;
+use crate::input::Host;
 use crate::oci::{Capabilities, LinuxSeccomp};
 use profile::{Profile, Setting};
 

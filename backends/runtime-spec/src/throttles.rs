@@ -6,7 +6,8 @@ use std::path::Path;
 use switchyard_core::spec::{IoWeight, TaskSpec, Throttle, Throttled};
 use switchyard_core::{Error, Result};
 
-use crate::input::{DeviceInfo, Host, HostFs, HostNode};
+use crate::host_fs::{DeviceInfo, HostFs, HostNode};
+use crate::input::Host;
 use crate::oci::{LinuxBlockIo, LinuxThrottle, LinuxWeight};
 use crate::text;
 

@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use switchyard_core::{Error, Result};
 
 use super::edits::{CdiDeviceNode, CdiHook, CdiMount, Edits};
-use crate::input::{HostFs, HostNode};
+use crate::host_fs::{DeviceInfo, HostFs, HostNode};
 use crate::{oci, text};
 
 /// The mode of a device node if the file gives none.
@@ -56,7 +56,7 @@ pub(crate) fn apply(edits: &Edits, target: Target<'_>, fs: &dyn HostFs) -> Resul
         all_hooks.entry(hook.hook_name.clone()).or_default().push(to_hook(hook));
     }
     if let Some(rdt) = intel_rdt {
-        linux.intel_rdt = Some(crate::build::to_value(rdt)?);
+        linux.intel_rdt = Some(oci::to_value(rdt)?);
     }
     let gids = &mut process.user.additional_gids;
     let mut known: HashSet<u32> = gids.iter().copied().collect();
@@ -141,7 +141,7 @@ fn put_node(
     Ok(device)
 }
 
-fn stat_device(path: &str, fs: &dyn HostFs) -> Result<crate::input::DeviceInfo> {
+fn stat_device(path: &str, fs: &dyn HostFs) -> Result<DeviceInfo> {
     let refused = |why: &str| Error::invalid("cdi_devices", format!("device node {path} {why}"));
     match fs.node(Path::new(path)).map_err(|fault| refused("cannot be used").with_source(fault))? {
         HostNode::Device(info) => Ok(info),

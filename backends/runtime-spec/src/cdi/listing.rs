@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::edits::{CdiDeviceNode, Edits};
 use super::{because, is_word, visit};
-use crate::input::HostFs;
+use crate::host_fs::HostFs;
 
 /// The most devices and nodes of devices that are listed.
 const MAX_LISTED: usize = 100_000;

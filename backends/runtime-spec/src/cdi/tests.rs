@@ -6,7 +6,7 @@ use std::io;
 use switchyard_core::spec::MissingSource;
 
 use super::*;
-use crate::input::{DeviceInfo, HostNode, HostPropagation};
+use crate::host_fs::{DeviceInfo, HostNode, HostPropagation};
 use crate::oci;
 
 /// Files by path, and one device.
