@@ -27,7 +27,8 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::{snapshots, usage};
+use super::snapshots::{self, UNSYNCED};
+use super::usage;
 use crate::base::fs::io_error;
 use crate::base::mount::writable_dir;
 use crate::client::{Client, QUICK, call, ignore_not_found};
@@ -36,8 +37,6 @@ mod file_systems;
 
 use file_systems::on_disks;
 
-/// The label of a snapshot that may not be on disk; its value is the id of the boot in which it was created.
-pub(crate) const UNSYNCED: &str = "switchyard.io/unsynced";
 /// How long syncing a file system may take.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(600);
 

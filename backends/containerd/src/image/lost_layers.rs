@@ -8,8 +8,8 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use switchyard_core::{Error, Result};
 use switchyard_steps::{Step, reach};
 
-use super::layer_sync::{LayerSync, UNSYNCED};
-use super::snapshots::{self, SnapshotInfo, is_stale};
+use super::layer_sync::LayerSync;
+use super::snapshots::{self, SnapshotInfo, UNSYNCED, is_stale};
 
 /// How many snapshots of an image are looked up at the same time.
 const LOOK_UPS: usize = 8;
@@ -189,7 +189,7 @@ fn find_unsynced(layers: &BTreeMap<String, SnapshotInfo>, boot: &str) -> Vec<Str
 mod tests {
     use tonic::Status;
 
-    use super::super::snapshots::{new_key, remove_all, stale_keys};
+    use super::super::snapshots::{extract_prefix, new_key, remove_all, stale_keys, view_prefix};
     use super::super::test_store::{BOOT, store_over};
     use super::*;
     use crate::client::model::ModelContainerd;
@@ -231,8 +231,8 @@ mod tests {
         let model = ModelContainerd::default();
         let store = store_over(&model);
         let ended = "ended".to_owned();
-        let own = new_key(&store.client, &crate::image::reader::view_prefix(&store.client));
-        let left = new_key(&model.client(), &crate::image::reader::view_prefix(&store.client));
+        let own = new_key(&store.client, &view_prefix(&store.client));
+        let left = new_key(&model.client(), &view_prefix(&store.client));
         for (key, is_removed) in [(ended.clone(), true), (left, true), (own, false), ("other".into(), false)]
         {
             model.store().snapshots.clear();
@@ -249,7 +249,7 @@ mod tests {
     async fn stale_snapshot_that_cannot_be_removed_keeps_no_other() {
         let model = ModelContainerd::default();
         let store = store_over(&model);
-        let prefix = crate::image::unpack::extract_prefix(&store.client);
+        let prefix = extract_prefix(&store.client);
         for name in ["a", "b", "c"] {
             model.store().add_active("overlayfs", &format!("{prefix}{name}"), "");
         }

@@ -15,15 +15,10 @@ use switchyard_runtime_spec::user::{self, AccountFiles, Accounts};
 use switchyard_runtime_spec::{ResolvedUser, rootfs};
 use switchyard_steps::{Step, reach};
 
-use super::snapshots;
+use super::snapshots::{self, view_prefix};
 use crate::base::fs::{create_private_dir, io_error};
 use crate::base::mount::{mount_all, unmount_all};
 use crate::client::{Client, QUICK, call, ignore_not_found};
-
-/// The prefix of the keys of view snapshots, by which those that a killed predecessor left are found.
-pub(crate) fn view_prefix(client: &Client) -> String {
-    format!("switchyard-view-{}-", client.instance())
-}
 
 /// Reads images through short-lived view snapshots, and caches what creations of tasks need of them.
 #[derive(Debug)]

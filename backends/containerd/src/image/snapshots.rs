@@ -13,12 +13,12 @@ use switchyard_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::content::next_message;
-use super::layer_sync::UNSYNCED;
-use super::reader::view_prefix;
-use super::unpack::extract_prefix;
 use crate::base::error::timed_out;
 use crate::base::random::fill_random;
 use crate::client::{Client, QUICK, call, ignore_not_found};
+
+/// The label of a snapshot that may not be on disk; its value is the id of the boot in which it was created.
+pub(crate) const UNSYNCED: &str = "switchyard.io/unsynced";
 
 /// How long a snapshotter may take for a list of its snapshots or for their sizes, where others wait for it.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -60,6 +60,17 @@ pub(crate) async fn stat(client: &Client, snapshotter: &str, name: &str) -> Resu
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The prefix of the keys of view snapshots, by which those that a killed predecessor left are found.
+pub(crate) fn view_prefix(client: &Client) -> String {
+    format!("switchyard-view-{}-", client.instance())
+}
+
+/// The prefix of the keys of active snapshots that layers are unpacked into. Recovery finds those of killed
+/// predecessors by it.
+pub(crate) fn extract_prefix(client: &Client) -> String {
+    format!("extract-switchyard-{}-", client.instance())
 }
 
 /// The key of a new snapshot that exists for a short time: the prefix, this run of the daemon, and a random

@@ -16,14 +16,8 @@ use switchyard_steps::{Step, reach};
 use super::content::add_labels;
 use super::detached::DetachedLayer;
 use super::layer_sync::UnpackedSnapshots;
-use super::snapshots;
+use super::snapshots::{self, extract_prefix};
 use crate::client::{Client, QUICK, UNPACK, call, ignore_not_found};
-
-/// The prefix of the keys of active snapshots that layers are unpacked into. Recovery finds those of killed
-/// predecessors by it.
-pub(crate) fn extract_prefix(client: &Client) -> String {
-    format!("extract-switchyard-{}-", client.instance())
-}
 
 /// Whether a snapshot of this name exists.
 pub(crate) async fn exists(client: &Client, snapshotter: &str, name: &str) -> Result<bool> {

@@ -12,9 +12,10 @@ use super::Recovery;
 use super::decide::TaskFate;
 use super::found::TaskFiles;
 use crate::cleanup::{Cleanup, RecoveryCleanup};
+use crate::task::TaskEntry;
 use crate::task::checkpoint::CheckpointCleanup;
+use crate::task::cleanup::{TaskCleanup, TaskCleanupKind};
 use crate::task::exit::ExitCleanup;
-use crate::task::{TaskCleanup, TaskCleanupKind, TaskEntry};
 
 /// Whether the sandbox that a task belongs to was recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

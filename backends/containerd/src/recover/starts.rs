@@ -26,7 +26,7 @@ impl Recovery {
         match self.predecessor_calls.await_predecessor_call(&id.into()).await? {
             CallOutcome::Started { pid } if !entry.dirs.discarded().exists() => {
                 let started = Started { pid, at: SystemTime::now() };
-                crate::task::mark_started(&entry, started).await?;
+                crate::task::start::mark_started(&entry, started).await?;
                 self.adopt(&entry, started);
                 self.resume_log(&entry).await;
                 Ok(Some(started))

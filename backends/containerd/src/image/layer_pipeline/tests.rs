@@ -9,7 +9,7 @@ use switchyard_core::image::{ImageStore, Right};
 use tonic::Status;
 
 use super::super::ContainerdImageStore;
-use super::super::layer_sync::UNSYNCED;
+use super::super::snapshots::UNSYNCED;
 use super::super::test_store::{BOOT, StoredImage, add_image, assign, store_over};
 use super::*;
 use crate::client::model::ModelContainerd;
