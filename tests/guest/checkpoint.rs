@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use switchyard_crash_points::{CrashPoint, Operation};
 use switchyard_proto::cri::v1 as cri;
-use switchyard_steps::{Operation, Step};
 use switchyard_tests::host::eventually;
 use tonic::{Code, Status};
 
@@ -169,12 +169,12 @@ fn kill_during_checkpoint(node: &GuestNode) {
     let pod = node.pod("checkpoint-killed");
     let id = pod.start_shell("main", SCRIPT);
     let archive = archive_path("killed");
-    for &step in Operation::CheckpointTask.steps() {
+    for &step in Operation::CheckpointTask.crash_points() {
         assert_counts_on(&pod, "main");
         killable.killed_during(step, || checkpoint(node, &id, &archive, 0));
         assert_counts_on(&pod, "main");
         assert!(eventually(LIMIT, || !checkpoint_marker(&id).exists()), "{step:?}: what is left of it stays");
-        assert_eq!(archive.exists(), step == Step::CheckpointNamed, "{step:?}");
+        assert_eq!(archive.exists(), step == CrashPoint::CheckpointNamed, "{step:?}");
         assert_eq!(node.cri.sh(&id, "echo reached"), "reached", "{step:?}");
     }
     fs::remove_file(&archive).expect("it is there");

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use switchyard_crash_points::CrashPoint;
 use switchyard_proto::cri::v1 as cri;
-use switchyard_steps::Step;
 use switchyard_tests::cri::{Cri, image_spec, namespaces};
 use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::image::busybox;
@@ -148,8 +148,10 @@ impl GuestNode {
     #[track_caller]
     pub(crate) fn killable(&self) -> KillableDaemon<'_> {
         fs::create_dir_all(Path::new(DROP_IN).parent().expect("it has one")).expect("it can be made");
-        let environment =
-            format!("[Service]\nEnvironment={}={KILL_FILE}\nRestartSec=100ms\n", switchyard_steps::KILL_FILE);
+        let environment = format!(
+            "[Service]\nEnvironment={}={KILL_FILE}\nRestartSec=100ms\n",
+            switchyard_crash_points::KILL_FILE
+        );
         fs::write(DROP_IN, environment).expect("it can be written");
         run(&["systemctl", "daemon-reload"]);
         run(&["systemctl", "restart", "switchyard"]);
@@ -161,7 +163,7 @@ impl GuestNode {
 impl KillableDaemon<'_> {
     /// Kills the daemon at this step, during this call, and waits for its successor.
     #[track_caller]
-    pub(crate) fn killed_during<T: Debug>(&self, step: Step, call: impl FnOnce() -> Result<T, Status>) {
+    pub(crate) fn killed_during<T: Debug>(&self, step: CrashPoint, call: impl FnOnce() -> Result<T, Status>) {
         let restarts = property("switchyard", "NRestarts");
         fs::write(KILL_FILE, format!("{step:?}\n")).expect("it can be written");
         let status = call().expect_err("the daemon dies");

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use switchyard_crash_points::{CrashPoint, Operation};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_proto::cri::v1alpha2::runtime_service_client::RuntimeServiceClient;
-use switchyard_steps::{Operation, Step};
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::busybox;
@@ -253,19 +253,19 @@ fn a_given_project(node: &GuestNode) {
 fn kill_during_disk_quota(node: &GuestNode) {
     pull(node);
     let killable = node.killable();
-    for &step in Operation::LimitDisk.steps() {
+    for &step in Operation::LimitDisk.crash_points() {
         let pod = node.pod("quota-killed");
         let make = || create(node, &pod, "main", &[("/&/vol", "4m"), ("/data", "2m")], "");
         let count = || node.cri.containers().expect("they can be listed").len();
         let others = count();
-        if step == Step::QuotaLifted {
+        if step == CrashPoint::QuotaLifted {
             let id = make().expect("it is well formed");
             killable.killed_during(step, || node.cri.remove(&id));
             node.cri.remove(&id).expect("it can be sent again");
         } else {
             killable.killed_during(step, make);
             // After the last step the container is complete.
-            let whole = usize::from(step == Step::QuotaMarked);
+            let whole = usize::from(step == CrashPoint::QuotaMarked);
             assert_eq!(count(), others + whole, "{step:?}");
             // A volume keeps its project, without a limit.
             let limits = || projects().values().filter(|counted| counted.limit_kib != 0).count();

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use switchyard_steps::{Operation, Step};
+use switchyard_crash_points::{CrashPoint, Operation};
 use switchyard_tests::shards::{SLOW, What, own_points_of_this_run};
 
 use cases::{KillCase, all_variants, run_cases, run_cases_on, run_every_nth, run_on_bad_disks};
@@ -63,9 +63,9 @@ fn every_step_has_a_kill_test() {
         Operation::LeaveClusterBridge,
     ];
     let elsewhere = in_the_guest.map(|(operation, _)| operation);
-    let elsewhere = elsewhere.into_iter().chain(others).flat_map(Operation::steps);
-    let played: BTreeSet<Step> = played.chain(elsewhere.copied()).collect();
-    let missing: Vec<_> = Step::ALL.iter().filter(|step| !played.contains(step)).collect();
+    let elsewhere = elsewhere.into_iter().chain(others).flat_map(Operation::crash_points);
+    let played: BTreeSet<CrashPoint> = played.chain(elsewhere.copied()).collect();
+    let missing: Vec<_> = CrashPoint::ALL.iter().filter(|step| !played.contains(step)).collect();
     assert!(missing.is_empty(), "no kill is played at {missing:?}");
 }
 
@@ -159,7 +159,7 @@ fn kill_during_daemon_start_loses_nothing() {
 
 #[test]
 fn kill_during_first_daemon_start_is_recovered() {
-    for step in own_points_of_this_run(Operation::FirstStart.steps()) {
+    for step in own_points_of_this_run(Operation::FirstStart.crash_points()) {
         daemon_starts::first_start(*step);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use serde_json::json;
-use switchyard_steps::Step;
+use switchyard_crash_points::CrashPoint;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
@@ -176,7 +176,7 @@ fn recovered_adopted_and_cleaned_objects_are_counted() {
     assert_eq!(node.cri().wait_exit(&ended).exit_code, 0);
     assert_eq!(objects("sandbox", "adopted"), None);
 
-    node.daemon().kill_at(&[(Step::SandboxAttached, 1)]);
+    node.daemon().kill_at(&[(CrashPoint::SandboxAttached, 1)]);
     node.cri().run_pod(&node.pod_config("cut-off")).expect_err("nobody answers");
     node.daemon().wait_killed();
     node.daemon().restart();

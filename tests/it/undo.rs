@@ -18,7 +18,7 @@ use switchyard_core::spec::{
     SandboxNetwork, SandboxPid, SandboxSpec, Signal, TaskSpec, TaskUpdate, Throttle, Throttled,
 };
 use switchyard_core::state::{ExitCause, TaskState};
-use switchyard_steps::{Operation, Step};
+use switchyard_crash_points::{CrashPoint, Operation};
 use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::bad_disks::ReadOnlyDisk;
 use switchyard_tests::host::{block_device, cgroups, eventually};
@@ -105,19 +105,19 @@ impl UndoFixture {
         assert!(strange.is_empty(), "left behind: {strange:#?}");
     }
 
-    fn fail(&self, step: Step) {
+    fn fail(&self, step: CrashPoint) {
         self.node.faults().fail(step);
     }
 
     #[track_caller]
-    fn assert_reached(&self, step: Step) {
+    fn assert_reached(&self, step: CrashPoint) {
         assert!(!self.node.faults().waits(), "{step:?} was not reached");
     }
 }
 
 /// The steps at which a test below makes the operation fail.
-fn failures(operation: Operation) -> impl Iterator<Item = Step> {
-    operation.steps().iter().copied().filter(|step| step.can_fail())
+fn failures(operation: Operation) -> impl Iterator<Item = CrashPoint> {
+    operation.crash_points().iter().copied().filter(|step| step.can_fail())
 }
 
 #[test]
@@ -150,7 +150,7 @@ async fn failed_sandbox_start_is_stopped_and_can_be_retried() {
     undo.backend.stop_sandbox(id).await.expect("it can be stopped");
     let stopped = undo.node.remaining_objects().await;
     // The first step of its creation writes its record, which exists already.
-    let created = failures(Operation::CreateSandbox).filter(|step| *step != Step::SandboxRecorded);
+    let created = failures(Operation::CreateSandbox).filter(|step| *step != CrashPoint::SandboxRecorded);
     for step in failures(Operation::StartSandbox).chain(created) {
         undo.fail(step);
         assert!(undo.backend.start_sandbox(id, &undo.sandbox_spec()).await.is_err(), "{step:?}");
@@ -184,8 +184,8 @@ async fn sandbox_whose_journal_stayed_on_a_read_only_disk_can_be_started() {
 async fn failed_rollback_keeps_its_network_until_cleaned_up() {
     let undo = UndoFixture::new().await;
     let id = SandboxId::random();
-    undo.fail(Step::SandboxMarked);
-    undo.fail(Step::SandboxInfraEnded);
+    undo.fail(CrashPoint::SandboxMarked);
+    undo.fail(CrashPoint::SandboxInfraEnded);
     assert!(undo.backend.create_sandbox(id, &undo.sandbox_spec()).await.is_err());
     let mut released = Box::pin(undo.backend.wait_network_released(id));
     assert!(released.as_mut().now_or_never().is_none(), "its ports still lead to it");
@@ -199,8 +199,8 @@ async fn failed_rollback_keeps_its_network_until_cleaned_up() {
 
     let id = undo.sandbox().await;
     undo.backend.stop_sandbox(id).await.expect("it can be stopped");
-    undo.fail(Step::SandboxMarked);
-    undo.fail(Step::SandboxInfraEnded);
+    undo.fail(CrashPoint::SandboxMarked);
+    undo.fail(CrashPoint::SandboxInfraEnded);
     assert!(undo.backend.start_sandbox(id, &undo.sandbox_spec()).await.is_err());
     assert!(undo.backend.wait_network_released(id).now_or_never().is_none());
     undo.backend.stop_sandbox(id).await.expect("it can be stopped");
@@ -303,7 +303,7 @@ async fn failed_limits_update_can_be_retried() {
         undo.fail(step);
         assert!(undo.backend.update_task(id, &change).await.is_err(), "{step:?}");
         undo.assert_reached(step);
-        let on_record = step == Step::TaskLimitsRecorded;
+        let on_record = step == CrashPoint::TaskLimitsRecorded;
         assert_eq!(Some(score()), if on_record { limits.oom_score_adj } else { Some(before) }, "{step:?}");
         undo.backend.update_task(id, &change).await.expect("a change can be repeated");
         let in_force: Vec<_> = cgroups::named(&id.to_string())
@@ -329,7 +329,7 @@ async fn exit_that_cannot_be_persisted_is_not_lost() {
         undo.fail(step);
         // Until the exit is persisted the wait fails; then the exit is reported even if the cleanup fails.
         let first = undo.backend.wait_task(id).await;
-        assert_eq!(first.is_err(), step == Step::TaskExitRecorded, "{step:?}: {first:?}");
+        assert_eq!(first.is_err(), step == CrashPoint::TaskExitRecorded, "{step:?}: {first:?}");
         undo.assert_reached(step);
         let exit = undo.backend.wait_task(id).await.expect("a wait can be repeated");
         assert!((exit.code, &exit.cause) == (7, &ExitCause::Exited), "{step:?}: {exit:?}");
@@ -386,8 +386,8 @@ async fn failed_checkpoint_keeps_the_task_running_and_can_be_retried() {
         assert!(!undo.node.settings().state.join("tasks").join(id.to_string()).join("checkpoint").exists());
         // A complete archive is neither removed nor ever replaced.
         let names = || fs::read_dir(&archives).expect("it is there").count();
-        assert_eq!(names(), usize::from(step == Step::CheckpointNamed), "{step:?}");
-        if step == Step::CheckpointNamed {
+        assert_eq!(names(), usize::from(step == CrashPoint::CheckpointNamed), "{step:?}");
+        if step == CrashPoint::CheckpointNamed {
             fs::remove_file(&spec.location).expect("it is there");
         }
         undo.backend.checkpoint_task(id, &spec).await.expect("it can be repeated");

@@ -12,7 +12,7 @@ use switchyard_containerd::config::{
     AdvisoriesConfig, BridgeConfig, CgroupConfig, ContainerdConfig, ContainerdMode, DevicesConfig,
     ImagesConfig, NetworkConfig, RecoveryConfig, RegistryConfig, Runtime,
 };
-use switchyard_containerd::steps::Faults;
+use switchyard_containerd::crash_points::Faults;
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_contract::{Fixture, clear};
 use switchyard_core::backend::Backend;

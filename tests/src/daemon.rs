@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use switchyard_steps::{KILL_FILE, Step};
+use switchyard_crash_points::{CrashPoint, KILL_FILE};
 
 use crate::host::eventually;
 use crate::http;
@@ -145,7 +145,7 @@ impl Daemon {
     /// # Panics
     /// When its binary was built without the feature `faults`.
     #[track_caller]
-    pub fn kill_at(&self, kills: &[(Step, u32)]) {
+    pub fn kill_at(&self, kills: &[(CrashPoint, u32)]) {
         assert!(
             has_faults(),
             "{} was built without faults: build it with `cargo build --workspace --all-targets`",

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux as linux;
 use switchyard_linux::files::{self, if_present};
-use switchyard_steps::{Step, reach};
 
 use crate::attachment::{Attachment, Capabilities};
 use crate::conf::NetworkList;
@@ -158,12 +158,12 @@ fn encode(path: &Path, document: &impl Serialize) -> Result<Vec<u8>, Error> {
 /// a power cut. If interrupted, there is no file, an empty one, or one with the beginning of the request.
 fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    reach(Step::JournalDrafted);
+    reach(CrashPoint::JournalDrafted);
     file.write_all(bytes)?;
     file.sync_all()?;
     // On common file systems the sync of a new file also syncs its directory entry; this sync is then cheap.
     files::sync_dir(files::parent(path))?;
-    reach(Step::JournalWritten);
+    reach(CrashPoint::JournalWritten);
     Ok(())
 }
 
@@ -196,7 +196,7 @@ pub(crate) async fn append(path: &Path, result: &Value) -> Result<(), Error> {
     let bytes = encode(path, result)?;
     let target = path.to_owned();
     blocking("write", path, move || OpenOptions::new().append(true).open(target)?.write_all(&bytes)).await?;
-    reach(Step::ResultSaved);
+    reach(CrashPoint::ResultSaved);
     Ok(())
 }
 

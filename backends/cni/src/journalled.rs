@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux as linux;
 use switchyard_linux::report;
-use switchyard_steps::{Step, reach};
 
 use crate::attachment::Attachment;
 use crate::conf::NetworkList;
@@ -98,7 +98,7 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
         free_unowned(network.list().clone()).await;
     }
     match journal::remove(path).await {
-        Ok(()) => reach(Step::JournalRemoved),
+        Ok(()) => reach(CrashPoint::JournalRemoved),
         Err(error) => {
             tracing::warn!(error = report(&error), "a network attachment is undone, and its journal stays");
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use switchyard_steps::{Step, reach};
+use switchyard_crash_points::{CrashPoint, reach};
 use tokio::time::timeout;
 
 use crate::attachment::Attachment;
@@ -123,7 +123,7 @@ impl Network {
         for plugin in &self.list.plugins {
             let previous = made.as_ref().map(|result| &result.raw);
             let output = self.call(plugin, Verb::Add, attachment, previous).await?;
-            reach(Step::PluginAdded);
+            reach(CrashPoint::PluginAdded);
             let parsed = CniResult::parse(&output, self.list.cni_version)
                 .map_err(|source| Error::Result { plugin: type_of(plugin).to_owned(), source })?;
             let result = &made.insert(parsed).raw;
@@ -194,7 +194,7 @@ impl Network {
                     tracing::warn!(%error, container = attachment.container_id, "another plugin failed on DEL")
                 }
             }
-            reach(Step::PluginDeleted);
+            reach(CrashPoint::PluginDeleted);
         }
         first
     }

@@ -22,7 +22,7 @@ use switchyard_runtime_spec as runtime_spec;
 use tokio_util::sync::CancellationToken;
 
 use crate::base::config::{Runtime, Settings};
-use crate::base::steps::Faults;
+use crate::base::crash_points::Faults;
 use crate::client::contact::Contact;
 use crate::network::node_networks::KnownNetwork;
 

@@ -3,6 +3,7 @@
 
 pub mod config;
 pub(crate) mod container_id;
+pub mod crash_points;
 pub(crate) mod disk_io;
 pub(crate) mod disks;
 pub(crate) mod epoch;
@@ -14,5 +15,4 @@ pub(crate) mod layout;
 pub(crate) mod mount;
 pub(crate) mod random;
 pub(crate) mod reserved;
-pub mod steps;
 pub(crate) mod trees;

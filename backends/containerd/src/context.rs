@@ -13,8 +13,8 @@ use switchyard_runtime_spec::cgroups_path::{CgroupLocation, cgroups_path};
 use switchyard_runtime_spec::{self as runtime_spec, Host, SandboxUsers};
 
 use crate::base::config::{ContainerdMode, RUNC_TYPE, Runtime, Settings};
+use crate::base::crash_points::Faults;
 use crate::base::layout::Layout;
-use crate::base::steps::Faults;
 
 /// The name prefix of the systemd scopes and default slices that this backend asks for.
 const CGROUP_PREFIX: &str = "switchyard";

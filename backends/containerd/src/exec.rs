@@ -13,8 +13,8 @@ use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::stream::{Sink, Source};
 use switchyard_core::trace;
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_runtime_spec::process::exec_process;
-use switchyard_steps::{Step, reach};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -157,7 +157,7 @@ impl Execs {
         let stdout = exec.output("stdout")?;
         let stderr = if spec.tty { None } else { Some(exec.output("stderr")?) };
         let stdin = if spec.stdin { Some(exec.input()?) } else { None };
-        reach(Step::ExecFifos);
+        reach(CrashPoint::ExecFifos);
         if let Err(error) = self.task_cgroups.sync_cpuset(&entry).await {
             tracing::debug!(task.id = %task, error = error.report(), "cannot prepare the cpuset for an exec: it begins on other processors than its task");
         }

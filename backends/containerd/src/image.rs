@@ -14,8 +14,8 @@ use switchyard_core::image::{Image, ImageId, ImageStore, InUse, LoadRequest, Pul
 use switchyard_core::reload::Reloadable;
 use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_registry::{self as registry, Digest, Reference};
-use switchyard_steps::{Step, reach};
 use tokio::sync::Semaphore;
 
 use crate::client::features::ContainerdFeatures;
@@ -285,7 +285,7 @@ impl ContainerdImageStore {
 
     async fn unpack_leased(&self, info: &ImageInfo, snapshotter: &str) -> Result<()> {
         let lease = self.leases.create("unpack").await?;
-        reach(Step::UnpackLeased);
+        reach(CrashPoint::UnpackLeased);
         let client = lease.client()?;
         let label = (format!("containerd.io/gc.ref.snapshot.{snapshotter}"), info.top().unwrap_or_default());
         content::add_labels(&client, &info.config_digest, std::iter::once(label).collect()).await?;

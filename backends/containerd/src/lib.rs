@@ -52,6 +52,6 @@ mod task;
 
 pub use backend::Containerd;
 pub use base::config::{self, Settings};
+pub use base::crash_points;
 pub use base::instance::recover_as;
-pub use base::steps;
 pub use node::advisories;

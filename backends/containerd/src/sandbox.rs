@@ -22,10 +22,10 @@ use switchyard_namespaces::{self as namespaces, Ns, PinSpec};
 use switchyard_runtime_spec::infra::without_process;
 
 use crate::base::config::{InfraMode, SandboxKind};
+use crate::base::crash_points::CrashPoint;
 use crate::base::disks::tolerate_unwritable_disk;
 use crate::base::error::from_namespaces;
 use crate::base::fs::{create_private_dir, remove_tree};
-use crate::base::steps::Step;
 use crate::cgroups::Cgroups;
 use crate::cleanup::CleanupQueue;
 use crate::client::{Client, QUICK, SPEC_TYPE, call, ignore_not_found, json_any};
@@ -149,7 +149,7 @@ impl Sandboxes {
         entry: &mut SandboxEntry,
     ) -> Result<()> {
         step("write_container_object", self.create_sandbox_object(id, spec, entry)).await?;
-        self.context.faults.reach(Step::SandboxRecorded)?;
+        self.context.faults.reach(CrashPoint::SandboxRecorded)?;
         self.bring_up_sandbox(id, spec, want, entry).await
     }
 
@@ -169,7 +169,7 @@ impl Sandboxes {
         let pinned = want.net || want.ipc || want.uts || want.users.is_some();
         let files = async {
             files::write_static_files(&dirs, spec, &record, &self.host_files).await?;
-            self.context.faults.reach(Step::SandboxFiles)?;
+            self.context.faults.reach(CrashPoint::SandboxFiles)?;
             if own_shm {
                 namespaces::tasks::mount_shm(dirs.shm(), spec.shm_size_bytes)
                     .await
@@ -177,14 +177,14 @@ impl Sandboxes {
                 if let Some(users) = &spec.users {
                     userns::chown_to_container_root(&dirs.shm(), users)?;
                 }
-                self.context.faults.reach(Step::SandboxShm)?;
+                self.context.faults.reach(CrashPoint::SandboxShm)?;
             }
             Ok::<_, Error>(())
         };
         let pin = async {
             if pinned {
                 namespaces::tasks::create_pins(dirs.pins.clone(), want).await.map_err(from_namespaces)?;
-                self.context.faults.reach(Step::SandboxPinned)?;
+                self.context.faults.reach(CrashPoint::SandboxPinned)?;
             }
             Ok::<_, Error>(())
         };
@@ -216,7 +216,7 @@ impl Sandboxes {
             };
             let attached = self.network.attach(id, &planned, &dirs, &wanted_ips);
             let ips = step("attach_network", attached).await?;
-            self.context.faults.reach(Step::SandboxAttached)?;
+            self.context.faults.reach(CrashPoint::SandboxAttached)?;
             Ok::<_, Error>(ips)
         };
         create_private_dir(&dirs.state).await?;
@@ -225,14 +225,14 @@ impl Sandboxes {
         entry.record.ips = connected?;
         filed?;
         files::write_hosts(&dirs, spec, &entry.record, self.network.bridge.host(), &self.host_files).await?;
-        self.context.faults.reach(Step::SandboxHosts)?;
+        self.context.faults.reach(CrashPoint::SandboxHosts)?;
         if entry.record.infra {
             let pid = step("start_infra_container", self.start_infra(id, spec, entry)).await?;
             entry.lifecycle = entry.lifecycle.after(SandboxChange::InfraStarted(pid));
         }
         let recorded = self.record_sandbox(id, &entry.record, SandboxPhase::Ready);
         step("write_record", recorded).await?;
-        self.context.faults.reach(Step::SandboxMarked)
+        self.context.faults.reach(CrashPoint::SandboxMarked)
     }
 
     /// Writes the container object of a new sandbox.
@@ -287,7 +287,7 @@ impl Sandboxes {
         self.record_sandbox(id, &record, SandboxPhase::Ready).await?;
         let amended = SandboxEntry { record, dirs: entry.dirs.clone(), lifecycle: entry.lifecycle };
         self.table.lock().insert(id, Arc::new(amended));
-        self.context.faults.reach(Step::SandboxAmended)
+        self.context.faults.reach(CrashPoint::SandboxAmended)
     }
 
     pub(crate) async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
@@ -302,7 +302,7 @@ impl Sandboxes {
                 marked?;
             }
         }
-        self.context.faults.reach(Step::SandboxStopped)?;
+        self.context.faults.reach(CrashPoint::SandboxStopped)?;
         self.table.lock().insert(id, Arc::new(entry.changed(SandboxChange::Released)));
         Ok(())
     }
@@ -320,7 +320,7 @@ impl Sandboxes {
             return tolerate_unwritable_disk(marked, "a removal begins, but that cannot be recorded");
         }
         self.table.lock().insert(id, Arc::new(entry.changed(SandboxChange::RemovalRecorded)));
-        self.context.faults.reach(Step::SandboxDoomed)
+        self.context.faults.reach(CrashPoint::SandboxDoomed)
     }
 
     /// Ends a sandbox's infra process and releases its network and namespaces. Idempotent. Without an entry,
@@ -333,20 +333,20 @@ impl Sandboxes {
         } else {
             Ok(())
         };
-        self.context.faults.reach(Step::SandboxInfraEnded)?;
+        self.context.faults.reach(CrashPoint::SandboxInfraEnded)?;
         // Plugins need the network namespace, so its pin is removed after they are done.
         let disconnected = async {
             self.network.detach(id, &dirs).await?;
             self.unreleased.remove(id);
-            self.context.faults.reach(Step::SandboxDetached)?;
+            self.context.faults.reach(CrashPoint::SandboxDetached)?;
             unpin_pid(&dirs).await?;
             namespaces::tasks::remove_pins(dirs.pins.clone()).await.map_err(from_namespaces)?;
-            self.context.faults.reach(Step::SandboxUnpinned)?;
+            self.context.faults.reach(CrashPoint::SandboxUnpinned)?;
             Ok::<_, Error>(())
         };
         let unmounted = async {
             namespaces::tasks::unmount_shm(dirs.shm()).await.map_err(from_namespaces)?;
-            self.context.faults.reach(Step::SandboxUnmounted)?;
+            self.context.faults.reach(CrashPoint::SandboxUnmounted)?;
             Ok::<_, Error>(())
         };
         let (disconnected, unmounted) = tokio::join!(disconnected, unmounted);
@@ -382,14 +382,14 @@ impl Sandboxes {
         namespaces::tasks::unmount_tree(dirs.run.clone()).await.map_err(from_namespaces)?;
         remove_tree(&dirs.run).await?;
         remove_tree(&dirs.state).await?;
-        self.context.faults.reach(Step::SandboxFilesGone)?;
+        self.context.faults.reach(CrashPoint::SandboxFilesGone)?;
         self.release_groups(id).await?;
-        self.context.faults.reach(Step::SandboxGroupsGone)?;
+        self.context.faults.reach(CrashPoint::SandboxGroupsGone)?;
         let request = api::DeleteContainerRequest { id: id.to_string() };
         let what = format!("delete container {id}");
         ignore_not_found(call(&what, QUICK, self.client.containers().delete(request)).await)?;
         drop(self.shims.pods.forget(id));
-        self.context.faults.reach(Step::SandboxForgotten)
+        self.context.faults.reach(CrashPoint::SandboxForgotten)
     }
 
     fn hostname_of(&self, spec: &SandboxSpec) -> String {

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use switchyard_core::id::LeaseToken;
 use switchyard_core::ledger::{LEASE_SLOTS_MAX, LeaseStore, StoredLease};
 use switchyard_core::{Error, Result};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::blocking;
 use switchyard_linux::files::{self, Durable, draft_of, if_present, parent, sync_dir};
-use switchyard_steps::{Step, reach};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -224,7 +224,7 @@ impl JournalFile {
             return Err(Error::exhausted(text));
         }
         known.append(&path, &record, true).map_err(failed(&path))?;
-        reach(Step::LeaseStored);
+        reach(CrashPoint::LeaseStored);
         known.leases.insert(lease.token, (lease, size));
         known.compact(&path);
         Ok(())
@@ -242,7 +242,7 @@ impl JournalFile {
             return Ok(());
         }
         known.append(&path, &record::of_end(&ended), false).map_err(failed(&path))?;
-        reach(Step::LeaseEnded);
+        reach(CrashPoint::LeaseEnded);
         known.compact(&path);
         Ok(())
     }
@@ -344,10 +344,10 @@ impl JournalState {
         let dir = parent(path);
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let bytes: Vec<u8> = self.leases.values().flat_map(|(lease, _)| record::of_lease(lease)).collect();
-        let file = files::replace(path, &bytes, 0o600, Durable::Yes, || reach(Step::LeasesDrafted))?;
+        let file = files::replace(path, &bytes, 0o600, Durable::Yes, || reach(CrashPoint::LeasesDrafted))?;
         // The directory may have been created just now.
         sync_dir(parent(dir))?;
-        reach(Step::LeasesRewritten);
+        reach(CrashPoint::LeasesRewritten);
         self.file = Some(file);
         self.length = length(&bytes);
         Ok(())

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::Path;
 
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::{self, Durable};
-use switchyard_steps::{Step, reach};
 
 use crate::error::Error;
 
@@ -175,8 +175,8 @@ pub fn with_host_parts(asked: DnsConfig, resolv_conf: &[u8]) -> DnsConfig {
 /// # Errors
 /// [`Error::File`]; then `path` is unchanged, unless only its directory could not be synced.
 pub fn write(path: &Path, contents: &[u8], mode: u32, durable: Durable) -> Result<(), Error> {
-    files::replace(path, contents, mode, durable, || reach(Step::FileDrafted))?;
-    reach(Step::FileNamed);
+    files::replace(path, contents, mode, durable, || reach(CrashPoint::FileDrafted))?;
+    reach(CrashPoint::FileNamed);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::sethostname;
 use switchyard_linux::files::if_present;
 
-use switchyard_steps::{Step, reach};
+use switchyard_crash_points::{CrashPoint, reach};
 
 use crate::error::Error;
 use crate::files;
@@ -113,7 +113,7 @@ impl Pins {
         let made_dir = make_dir(dir)?;
         let mut placed = Vec::new();
         let made = create_mount_files(dir, want, &mut placed)
-            .inspect(|()| reach(Step::PinsPlaced))
+            .inspect(|()| reach(CrashPoint::PinsPlaced))
             .and_then(|()| on_own_thread("make namespaces", || set_up_and_pin(dir, want, &sysctls))?);
         match made {
             Ok(()) => Ok(Self { dir: dir.to_owned(), pinned: placed }),
@@ -238,7 +238,7 @@ fn set_up_and_pin(dir: &Path, want: &PinSpec, sysctls: &[Checked]) -> Result<(),
         };
         mount(Some(&source), &target, None::<&Path>, MsFlags::MS_BIND, None::<&Path>)
             .map_err(Error::mount("pin a namespace on", target))?;
-        reach(Step::PinMounted);
+        reach(CrashPoint::PinMounted);
     }
     Ok(())
 }
@@ -272,7 +272,7 @@ fn undo(dir: &Path, pins: &[Ns], with_dir: bool) -> Result<(), Error> {
     let mut first = Ok(());
     for ns in pins {
         first = first.and(unpin(&dir.join(ns.file_name())));
-        reach(Step::PinReleased);
+        reach(CrashPoint::PinReleased);
     }
     if with_dir {
         first = first.and(match fs::remove_dir(dir) {

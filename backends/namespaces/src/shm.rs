@@ -8,7 +8,7 @@ use nix::mount::{MsFlags, mount as mount_fs};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use switchyard_linux::files::if_present;
 
-use switchyard_steps::{Step, reach};
+use switchyard_crash_points::{CrashPoint, reach};
 
 use crate::error::Error;
 use crate::mounts;
@@ -31,7 +31,7 @@ pub fn mount(dir: &Path, size_bytes: u64) -> Result<(), Error> {
     // The tmpfs has a mode of its own; through this directory only root can reach it.
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(Error::file("make the directory", dir))?;
-    reach(Step::ShmPlaced);
+    reach(CrashPoint::ShmPlaced);
     if is_mounted(dir)? {
         return Ok(());
     }

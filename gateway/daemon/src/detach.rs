@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::{self, Durable, if_present};
 use switchyard_process::ProcessId;
-use switchyard_steps::{Step, reach};
 
 /// The exit status if the pid file names another process that runs. The program was not started.
 pub const ALREADY_RUNNING: u8 = 3;
@@ -137,8 +137,8 @@ fn claim(path: &Path) -> Result<(), DetachError> {
 /// Puts a new pid file in place of the old one. Not durable: it names a process of this boot.
 fn replace(path: &Path, own: ProcessId) -> io::Result<()> {
     let text = format!("{own}\n");
-    files::replace(path, text.as_bytes(), 0o644, Durable::No, || reach(Step::PidDrafted))?;
-    reach(Step::PidWritten);
+    files::replace(path, text.as_bytes(), 0o644, Durable::No, || reach(CrashPoint::PidDrafted))?;
+    reach(CrashPoint::PidWritten);
     Ok(())
 }
 
@@ -149,7 +149,7 @@ fn overwrite(path: &Path, own: ProcessId) -> io::Result<()> {
     let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX).clamp(1, MOST_TEXT);
     let text = own.to_string();
     file.write_all(format!("{text:<width$}\n", width = length - 1).as_bytes())?;
-    reach(Step::PidWritten);
+    reach(CrashPoint::PidWritten);
     Ok(())
 }
 

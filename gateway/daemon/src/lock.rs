@@ -105,7 +105,7 @@ impl DirLock {
             // The process id is for the message of another daemon alone.
             tracing::warn!(path = %path.display(), %error, "cannot write the process id into a lock");
         }
-        switchyard_steps::reach(switchyard_steps::Step::DirLocked);
+        switchyard_crash_points::reach(switchyard_crash_points::CrashPoint::DirLocked);
         Ok(Self { _file: file })
     }
 }

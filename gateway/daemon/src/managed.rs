@@ -22,9 +22,9 @@ use futures::future::BoxFuture;
 use nix::sys::signal::Signal;
 use prometheus::IntCounter;
 use switchyard_core::backoff::Backoff;
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_operator::status::Condition;
 use switchyard_process::ProcessId;
-use switchyard_steps::{Step, reach};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -342,7 +342,7 @@ async fn adopt_or_start(
         .stderr(file)
         .spawn()
         .map_err(|error| format!("cannot start {}: {error}", program.exe.display()))?;
-    reach(Step::ProcessSpawned);
+    reach(CrashPoint::ProcessSpawned);
     if let Some(restarts) = restarts {
         restarts.inc();
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use switchyard_steps::{Step, reach};
+use switchyard_crash_points::{CrashPoint, reach};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -116,7 +116,7 @@ impl Container {
     ) -> io::Result<Self> {
         let _call = fs_thread.call();
         let fifos = open_fifos(spec)?;
-        reach(Step::FifosOpened);
+        reach(CrashPoint::FifosOpened);
         let made = Journal::create(&shared.state.paths(&spec.id), spec, &shared.windows)
             .and_then(|journal| shared.state.write(spec).map(|()| journal));
         match made {
@@ -155,7 +155,7 @@ impl Container {
             shared.state.remove(&spec.id)?;
             return Ok(None);
         }
-        reach(Step::LogTakenUp);
+        reach(CrashPoint::LogTakenUp);
         Ok(Some(Self::new(spec, fifos, journal, shared, fs_thread, counters)))
     }
 
@@ -236,7 +236,7 @@ impl Container {
     /// Creates the log again, for a caller that waits for that. One that gave up while the new file was being opened may
     /// have given the old one its name back, so that stays in use then.
     fn reopen(&mut self, done: oneshot::Sender<io::Result<()>>) {
-        reach(Step::ReopenAsked);
+        reach(CrashPoint::ReopenAsked);
         let mut done = Some(done);
         let result = {
             let _call = self.fs_thread.call();
@@ -310,7 +310,7 @@ impl Container {
                 Err(error) => self.stop_reading(stream, &error),
             }
         }
-        reach(Step::EndAwaited);
+        reach(CrashPoint::EndAwaited);
     }
 
     /// Reads what the FIFOs contain now, and closes them.
@@ -349,7 +349,7 @@ impl Container {
         // The log is closed within the call too, because some file systems write only on close.
         let _call = fs_thread.call();
         self.journal.finish(&mut fs_thread.scratch.lock());
-        reach(Step::LogFinished);
+        reach(CrashPoint::LogFinished);
         self.publish();
         let removed = self.shared.state.remove(&self.id).map_err(|error| (error.kind(), error.to_string()));
         let mut waiting = self.finishing.take().map(|ending| ending.waiting).unwrap_or_default();

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use switchyard_linux::files::if_present;
 use tokio::sync::OwnedSemaphorePermit;
 
-use switchyard_steps::{Step, reach};
+use switchyard_crash_points::{CrashPoint, reach};
 
 use crate::clock::Clock;
 use crate::follow::{Feed, Follower};
@@ -84,14 +84,14 @@ impl Journal {
         windows: &Arc<WindowBudget>,
     ) -> io::Result<Self> {
         let sink = Sink::create(spec.log.as_deref())?;
-        reach(Step::LogMade);
+        reach(CrashPoint::LogMade);
         let position = PositionFile::create(&paths.position)?;
         position.store(&sink.position)?;
-        reach(Step::PositionMade);
+        reach(CrashPoint::PositionMade);
         let mut spools = [None, None];
         for stream in streams(spec) {
             spools[stream.index()] = Some(Spool::create(&paths.spools[stream.index()])?);
-            reach(Step::SpoolMade);
+            reach(CrashPoint::SpoolMade);
         }
         let feeds = [Feed::new(windows), Feed::new(windows)];
         Ok(Self { spools, sink, position, max_line: max_line(spec), feeds, resumable: None, warned: false })
@@ -155,7 +155,7 @@ impl Journal {
         match spool.receive(&fifo, BATCH) {
             Ok(0) => Ok(Received::Closed),
             Ok(len) => {
-                reach(Step::OutputSpooled);
+                reach(CrashPoint::OutputSpooled);
                 self.log_spooled(stream, false, scratch);
                 self.release(stream, BUSY_SLACK);
                 Ok(Received::Bytes(len))
@@ -176,7 +176,7 @@ impl Journal {
     /// The new file cannot be opened; the old one stays in use.
     pub(crate) fn reopen(&mut self, scratch: &mut Scratch, accept: impl FnOnce() -> bool) -> io::Result<()> {
         let next = self.sink.open_next()?;
-        reach(Step::LogReopened);
+        reach(CrashPoint::LogReopened);
         if accept() {
             self.sink.switch(next);
             self.store_position();
@@ -294,7 +294,7 @@ impl Journal {
         if let Err(error) = self.position.store(&self.sink.position) {
             self.warn_once(&error, "cannot store the position record; a kill may duplicate lines");
         }
-        reach(Step::PositionStored);
+        reach(CrashPoint::PositionStored);
     }
 
     /// Attaches a client to a stream; `None` if the container has no such stream.
@@ -416,7 +416,7 @@ fn write_lines(
     }
     if used > 0 {
         sink.commit(batch);
-        reach(Step::LinesWritten);
+        reach(CrashPoint::LinesWritten);
     }
     Written { used, drained }
 }

@@ -14,8 +14,8 @@ use std::time::SystemTime;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::{self, Durable, if_present};
-use switchyard_steps::{Step, reach};
 
 use crate::reader::rotation::rotation_time;
 
@@ -69,7 +69,7 @@ impl RotatedFiles {
     pub fn set_aside(&mut self, now: SystemTime) -> io::Result<()> {
         let name = self.next_name(now)?;
         files::rename(&self.log, &self.log.with_file_name(&name), Durable::No)?;
-        reach(Step::LogSetAside);
+        reach(CrashPoint::LogSetAside);
         self.names.push(name);
         Ok(())
     }
@@ -83,7 +83,7 @@ impl RotatedFiles {
         let beyond = self.names.len().saturating_sub(kept);
         for name in self.names.drain(..beyond) {
             if_present(fs::remove_file(self.log.with_file_name(&name)))?;
-            reach(Step::RotatedLogRemoved);
+            reach(CrashPoint::RotatedLogRemoved);
         }
         Ok(())
     }

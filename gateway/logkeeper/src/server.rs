@@ -14,8 +14,8 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::{self, Durable, draft_of, if_present};
-use switchyard_steps::{Step, reach};
 
 use crate::Error;
 use crate::follow::Follower;
@@ -199,7 +199,7 @@ async fn listen(config: &Config) -> Result<UnixListener, Error> {
     if socket_uid.is_some() || socket_gid.is_some() {
         chown(new, *socket_uid, *socket_gid).map_err(Error::file("set the owner of", new))?;
     }
-    reach(Step::KeeperBound);
+    reach(CrashPoint::KeeperBound);
     files::rename(new, socket, Durable::No).map_err(Error::file("create", socket))?;
     Ok(listener)
 }

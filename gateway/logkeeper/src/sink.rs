@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use switchyard_linux::files::if_present;
 
-use switchyard_steps::{Step, reach};
+use switchyard_crash_points::{CrashPoint, reach};
 
 use crate::clock::Stamp;
 use crate::format::{Header, LINE_OVERHEAD, Stream, Tag};
@@ -279,7 +279,7 @@ fn truncate_to_record(path: &Path, position: &Position) -> io::Result<()> {
     let Some(file) = recorded else { return Ok(()) };
     if file.metadata()?.len() > position.log_len {
         file.set_len(position.log_len)?;
-        reach(Step::LogCutBack);
+        reach(CrashPoint::LogCutBack);
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, SpliceFFlags, fallocate, splice};
 use nix::unistd::{Whence, lseek};
-use switchyard_steps::{Step, reach};
+use switchyard_crash_points::{CrashPoint, reach};
 
 /// How many logged bytes may stay in a spool while its stream is busy.
 pub(crate) const BUSY_SLACK: u64 = 256 * 1024;
@@ -111,7 +111,7 @@ impl Spool {
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         let from = i64::try_from(self.freed).map_err(io::Error::other)?;
         fallocate(&self.file, flags, from, i64::try_from(len).map_err(io::Error::other)?)?;
-        reach(Step::SpoolReleased);
+        reach(CrashPoint::SpoolReleased);
         self.freed = until;
         Ok(())
     }

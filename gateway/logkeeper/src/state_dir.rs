@@ -13,8 +13,8 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use serde::{Deserialize, Serialize};
 
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::{self, Durable, if_present};
-use switchyard_steps::{Step, reach};
 
 use crate::Error;
 use crate::format::Stream;
@@ -90,8 +90,8 @@ impl StateDir {
         let entry = self.paths(&spec.id).entry;
         let text = serde_json::to_vec(&Stored { version: VERSION, container: spec.clone() })?;
         // An entry whose name a power cut has undone is of a container that has ended with the boot.
-        files::replace(&entry, &text, 0o600, Durable::Content, || reach(Step::EntryDrafted))?;
-        reach(Step::EntryStored);
+        files::replace(&entry, &text, 0o600, Durable::Content, || reach(CrashPoint::EntryDrafted))?;
+        reach(CrashPoint::EntryStored);
         Ok(())
     }
 
@@ -110,13 +110,13 @@ impl StateDir {
     pub(crate) fn remove(&self, id: &str) -> io::Result<()> {
         let EntryPaths { entry, position, spools } = self.paths(id);
         if_present(fs::remove_file(&entry))?;
-        reach(Step::EntryForgotten);
+        reach(CrashPoint::EntryForgotten);
         for path in [position].into_iter().chain(spools) {
             if let Err(error) = if_present(fs::remove_file(&path)) {
                 tracing::warn!(path = %path.display(), %error, "cannot remove a file of a finished container");
             }
         }
-        reach(Step::EntryGone);
+        reach(CrashPoint::EntryGone);
         Ok(())
     }
 

@@ -82,7 +82,7 @@ impl GuardedListener {
             None => {}
         }
         let listener = UnixListener::bind(path).map_err(fail)?;
-        switchyard_steps::reach(switchyard_steps::Step::SocketBound);
+        switchyard_crash_points::reach(switchyard_crash_points::CrashPoint::SocketBound);
         let file = Arc::new(SocketFile { path: path.to_owned(), identity: identity(path) });
         chown(path, None, group).map_err(|errno| fail(errno.into()))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(fail)?;

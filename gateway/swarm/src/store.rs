@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use switchyard_crash_points::CrashPoint;
 use switchyard_linux::{WorkLost, blocking};
-use switchyard_steps::Step;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -37,7 +37,7 @@ use crate::token::RootDigest;
 
 mod files;
 #[cfg(test)]
-pub(crate) mod held_steps;
+pub(crate) mod held_points;
 #[cfg(test)]
 mod tests;
 
@@ -66,7 +66,7 @@ pub struct Store {
     /// Belongs to the thread that works with the files.
     turn: Arc<Mutex<()>>,
     #[cfg(test)]
-    held: held_steps::HeldSteps,
+    held: held_points::HeldPoints,
 }
 
 /// A join that a manager has made a node for, and that waits for its certificate.
@@ -141,7 +141,7 @@ impl Store {
             dir,
             turn: Arc::default(),
             #[cfg(test)]
-            held: held_steps::HeldSteps::default(),
+            held: held_points::HeldPoints::default(),
         }
     }
 
@@ -204,7 +204,7 @@ impl Store {
         self.save_roots(identity)?;
         // With a certificate beside it, it would tell of a leave that is not complete.
         self.remove(DEPARTURE)?;
-        self.reach(Step::SwarmDepartureForgotten);
+        self.reach(CrashPoint::SwarmDepartureForgotten);
         self.save_certificate(identity)?;
         self.forget_join()
     }
@@ -220,7 +220,7 @@ impl Store {
         }
         contents.extend_from_slice(identity.key().to_pem().as_bytes());
         self.replace(NODE, &contents)?;
-        self.reach(Step::NodeCertificateSaved);
+        self.reach(CrashPoint::NodeCertificateSaved);
         Ok(())
     }
 
@@ -230,7 +230,7 @@ impl Store {
     /// [`Error::File`]; then the old ones are stored.
     pub fn save_roots(&self, identity: &Identity) -> Result<(), Error> {
         self.replace(ROOTS, identity.roots().pem())?;
-        self.reach(Step::SwarmRootsSaved);
+        self.reach(CrashPoint::SwarmRootsSaved);
         Ok(())
     }
 
@@ -249,7 +249,7 @@ impl Store {
         let contents =
             serde_json::to_vec_pretty(&file).map_err(|fault| self.failed("write", JOIN)(fault.into()))?;
         self.replace(JOIN, &contents)?;
-        self.reach(Step::JoinRequestSaved);
+        self.reach(CrashPoint::JoinRequestSaved);
         Ok(())
     }
 
@@ -272,7 +272,7 @@ impl Store {
     /// [`Error::File`].
     pub fn forget_join(&self) -> Result<(), Error> {
         self.remove(JOIN)?;
-        self.reach(Step::JoinRequestForgotten);
+        self.reach(CrashPoint::JoinRequestForgotten);
         Ok(())
     }
 
@@ -288,7 +288,7 @@ impl Store {
         let contents = serde_json::to_vec_pretty(&entries)
             .map_err(|fault| self.failed("write", MANAGERS)(fault.into()))?;
         self.replace(MANAGERS, &contents)?;
-        self.reach(Step::SwarmManagersSaved);
+        self.reach(CrashPoint::SwarmManagersSaved);
         Ok(())
     }
 
@@ -328,7 +328,7 @@ impl Store {
         let contents = serde_json::to_vec_pretty(&file)
             .map_err(|fault| self.failed("write", DEPARTURE)(fault.into()))?;
         self.replace(DEPARTURE, &contents)?;
-        self.reach(Step::SwarmDepartureSaved);
+        self.reach(CrashPoint::SwarmDepartureSaved);
         Ok(())
     }
 
@@ -384,7 +384,7 @@ impl Store {
     fn remove_membership(&self) -> Result<(), Error> {
         self.forget_join()?;
         self.remove(NODE)?;
-        self.reach(Step::NodeCertificateRemoved);
+        self.reach(CrashPoint::NodeCertificateRemoved);
         self.remove(MANAGERS)?;
         self.remove(ROOTS)
     }

@@ -19,7 +19,7 @@ const WORDS: &[(&str, &str)] = &[
 
 /// Files that have such a word, and why.
 const EXEMPT: &[(&str, &str, &str)] = &[
-    ("gateway/steps/src/faults.rs", "fs::rename", "faults exist in builds for tests alone"),
+    ("gateway/crash-points/src/faults.rs", "fs::rename", "faults exist in builds for tests alone"),
     ("gateway/swarm/src/scripted/logs.rs", "fs::rename", "a double for tests"),
 ];
 

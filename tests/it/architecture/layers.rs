@@ -8,7 +8,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
     ("switchyard-cgroup", &["switchyard-core", "switchyard-linux"]),
-    ("switchyard-cni", &["switchyard-linux", "switchyard-node-files", "switchyard-steps"]),
+    ("switchyard-cni", &["switchyard-linux", "switchyard-node-files", "switchyard-crash-points"]),
     // Each section of the configuration is a type of the crate that it is about. Changes of it are reported as operators get them.
     (
         "switchyard-config",
@@ -45,7 +45,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
             "switchyard-registry",
             "switchyard-rpc",
             "switchyard-runtime-spec",
-            "switchyard-steps",
+            "switchyard-crash-points",
             "switchyard-tree",
         ],
     ),
@@ -105,16 +105,16 @@ const LAYERS: [(&str, &[&str]); 42] = [
     // Frontends of what comes from Docker use it.
     ("switchyard-docker-options", &["switchyard-core"]),
     ("switchyard-fake", &["switchyard-core"]),
-    ("switchyard-ledger", &["switchyard-core", "switchyard-linux", "switchyard-steps"]),
+    ("switchyard-ledger", &["switchyard-core", "switchyard-linux", "switchyard-crash-points"]),
     // Models for tests: the daemon, and device plugins, use them as dev-dependencies.
     ("switchyard-collector", &["switchyard-proto"]),
     ("switchyard-kubelet", &["switchyard-proto"]),
     // Below every crate.
     ("switchyard-linux", &[]),
-    ("switchyard-logkeeper", &["switchyard-linux", "switchyard-steps"]),
+    ("switchyard-logkeeper", &["switchyard-linux", "switchyard-crash-points"]),
     (
         "switchyard-namespaces",
-        &["switchyard-core", "switchyard-linux", "switchyard-node-files", "switchyard-steps"],
+        &["switchyard-core", "switchyard-linux", "switchyard-node-files", "switchyard-crash-points"],
     ),
     (
         "switchyard-nomad",
@@ -155,10 +155,10 @@ const LAYERS: [(&str, &[&str]); 42] = [
     // Below every gRPC server and client.
     ("switchyard-rpc", &["switchyard-core"]),
     ("switchyard-runtime-spec", &["switchyard-core", "switchyard-linux", "switchyard-node-files"]),
-    ("switchyard-socket", &["switchyard-authority", "switchyard-linux", "switchyard-steps"]),
+    ("switchyard-socket", &["switchyard-authority", "switchyard-linux", "switchyard-crash-points"]),
     // Used by the architecture tests and by tests/measure, for trees of others too.
     ("switchyard-source", &[]),
-    ("switchyard-steps", &[]),
+    ("switchyard-crash-points", &[]),
     ("switchyard-streaming", &["switchyard-tls"]),
     (
         "switchyard-swarm",
@@ -169,7 +169,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
             "switchyard-logkeeper",
             "switchyard-node-files",
             "switchyard-proto",
-            "switchyard-steps",
+            "switchyard-crash-points",
         ],
     ),
     // The level of the log is reported as operators get it, and traces name the version.

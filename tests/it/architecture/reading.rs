@@ -10,7 +10,7 @@ use super::repository;
 use super::source::sources;
 
 /// Types that are compiled in one of two ways: crate and name.
-const TWO_WAYS: [(&str, &str); 1] = [("switchyard-steps", "Faults")];
+const TWO_WAYS: [(&str, &str); 1] = [("switchyard-crash-points", "Faults")];
 
 #[test]
 fn no_type_name_occurs_twice_in_a_crate() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use switchyard_steps::Step::{self, *};
+use switchyard_crash_points::CrashPoint::{self, *};
 
 use super::files::files;
 use super::repository;
@@ -32,12 +32,12 @@ const CHANGES: [&str; 16] = [
 /// Crates that change nothing of a node's: doubles for tests, the steps themselves, and files of control
 /// groups, which are the kernel's. The callers of `gateway/linux` reach the steps.
 const EXEMPT_CRATES: [&str; 5] =
-    ["backends/cgroup/", "backends/contract/", "backends/fake/", "gateway/linux/", "gateway/steps/"];
+    ["backends/cgroup/", "backends/contract/", "backends/fake/", "gateway/linux/", "gateway/crash-points/"];
 
 /// Why a function that changes something does not reach a step itself.
 enum Exemption {
     /// Its caller does, right after.
-    Step(Step),
+    CrashPoint(CrashPoint),
     /// It makes no difference where a kill comes.
     Harmless(&'static str),
 }
@@ -50,7 +50,7 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
         "try_write",
         Harmless("nobody reads the file, and the next write makes it whole"),
     ),
-    ("backends/containerd/src/base/mount.rs", "mount_one", Exemption::Step(TaskStaged)),
+    ("backends/containerd/src/base/mount.rs", "mount_one", Exemption::CrashPoint(TaskStaged)),
     ("backends/containerd/src/node/runtime_probes.rs", "probe_all", Harmless("what is torn is asked anew")),
     (
         "backends/containerd/src/node/runtime_probes.rs",
@@ -67,36 +67,40 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
         "write",
         Harmless("the next trial takes its place away first"),
     ),
-    ("backends/containerd/src/task/checkpoint/archive.rs", "finish", Exemption::Step(CheckpointNamed)),
-    ("backends/containerd/src/task/checkpoint/layer.rs", "write", Exemption::Step(CheckpointLayered)),
-    ("backends/containerd/src/task/storage/stage.rs", "mount_source", Exemption::Step(TaskStaged)),
-    ("backends/containerd/src/task/fifos.rs", "make_fifos", Exemption::Step(TaskFifos)),
-    ("backends/containerd/src/task/start.rs", "reserve_mark", Exemption::Step(TaskUnstaged)),
-    ("backends/containerd/src/task/start.rs", "mark_started", Exemption::Step(TaskMarked)),
-    ("backends/containerd/src/task/update.rs", "write_limits_marker", Exemption::Step(TaskLimitsMarked)),
+    ("backends/containerd/src/task/checkpoint/archive.rs", "finish", Exemption::CrashPoint(CheckpointNamed)),
+    ("backends/containerd/src/task/checkpoint/layer.rs", "write", Exemption::CrashPoint(CheckpointLayered)),
+    ("backends/containerd/src/task/storage/stage.rs", "mount_source", Exemption::CrashPoint(TaskStaged)),
+    ("backends/containerd/src/task/fifos.rs", "make_fifos", Exemption::CrashPoint(TaskFifos)),
+    ("backends/containerd/src/task/start.rs", "reserve_mark", Exemption::CrashPoint(TaskUnstaged)),
+    ("backends/containerd/src/task/start.rs", "mark_started", Exemption::CrashPoint(TaskMarked)),
+    (
+        "backends/containerd/src/task/update.rs",
+        "write_limits_marker",
+        Exemption::CrashPoint(TaskLimitsMarked),
+    ),
     ("backends/containerd/src/base/trees.rs", "set_aside", Harmless("to who wants it removed it is gone")),
     (
         "backends/containerd/src/node/userns.rs",
         "idmap_works",
         Harmless("the next trial takes its place away first"),
     ),
-    ("backends/containerd/src/task/storage/volumes.rs", "publish", Exemption::Step(VolumeNamed)),
-    ("backends/containerd/src/task/storage/volumes.rs", "unpublish", Exemption::Step(VolumeUnnamed)),
+    ("backends/containerd/src/task/storage/volumes.rs", "publish", Exemption::CrashPoint(VolumeNamed)),
+    ("backends/containerd/src/task/storage/volumes.rs", "unpublish", Exemption::CrashPoint(VolumeUnnamed)),
     (
         "backends/ledger/src/journal.rs",
         "append",
         Harmless("what is cut off is no whole record, or a lease that nobody was reported"),
     ),
-    ("backends/tree/src/copy.rs", "register_hard_link", Exemption::Step(VolumeDrafted)),
-    ("backends/tree/src/copy.rs", "link", Exemption::Step(VolumeDrafted)),
+    ("backends/tree/src/copy.rs", "register_hard_link", Exemption::CrashPoint(VolumeDrafted)),
+    ("backends/tree/src/copy.rs", "link", Exemption::CrashPoint(VolumeDrafted)),
     (
         "backends/namespaces/src/helper.rs",
         "make",
         Harmless("a file of the kernel, about a process that ends with us"),
     ),
     ("backends/namespaces/src/mounts.rs", "stop_propagation", Harmless("what is to be unmounted stays so")),
-    ("backends/namespaces/src/mounts/path_handle.rs", "bind_mount_at", Exemption::Step(TaskStaged)),
-    ("backends/namespaces/src/pin.rs", "create_mount_files", Exemption::Step(PinsPlaced)),
+    ("backends/namespaces/src/mounts/path_handle.rs", "bind_mount_at", Exemption::CrashPoint(TaskStaged)),
+    ("backends/namespaces/src/pin.rs", "create_mount_files", Exemption::CrashPoint(PinsPlaced)),
     ("backends/namespaces/src/within.rs", "with_own_mounts", Harmless("the mounts end with us")),
     ("gateway/doctor/src/bundle/archive.rs", "create", Harmless("a command of an operator, who repeats it")),
     ("gateway/cli/src/nomad.rs", "install", Harmless("a command of an operator, who repeats it")),
@@ -116,7 +120,7 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
         "note_holder",
         Harmless("the lock is what counts; the process id in it is for a message alone"),
     ),
-    ("gateway/daemon/src/lock.rs", "open", Exemption::Step(DirLocked)),
+    ("gateway/daemon/src/lock.rs", "open", Exemption::CrashPoint(DirLocked)),
     (
         "gateway/daemon/src/managed/log.rs",
         "open",
@@ -127,11 +131,11 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
         "copy_truncate",
         Harmless("until it is emptied the log is whole, and is copied anew"),
     ),
-    ("gateway/logkeeper/src/log_file.rs", "open", Exemption::Step(LogMade)),
-    ("gateway/logkeeper/src/position.rs", "create", Exemption::Step(PositionMade)),
-    ("gateway/logkeeper/src/sink.rs", "append", Exemption::Step(LinesWritten)),
-    ("gateway/logkeeper/src/spool.rs", "create", Exemption::Step(SpoolMade)),
-    ("gateway/logkeeper/src/spool.rs", "recover", Exemption::Step(LogTakenUp)),
+    ("gateway/logkeeper/src/log_file.rs", "open", Exemption::CrashPoint(LogMade)),
+    ("gateway/logkeeper/src/position.rs", "create", Exemption::CrashPoint(PositionMade)),
+    ("gateway/logkeeper/src/sink.rs", "append", Exemption::CrashPoint(LinesWritten)),
+    ("gateway/logkeeper/src/spool.rs", "create", Exemption::CrashPoint(SpoolMade)),
+    ("gateway/logkeeper/src/spool.rs", "recover", Exemption::CrashPoint(LogTakenUp)),
     (
         "gateway/logkeeper/src/state_dir.rs",
         "open",
@@ -226,7 +230,7 @@ fn every_write_is_followed_by_a_step_or_is_exempt() {
     assert!(old.is_empty(), "these are allowed what they do not do: {old:#?}");
     for (file, function, why) in EXEMPT_FUNCTIONS {
         match why {
-            Exemption::Step(step) => {
+            Exemption::CrashPoint(step) => {
                 let named = format!("{step:?}");
                 assert!(
                     texts.values().any(|text| text.contains(&named)),
@@ -240,8 +244,8 @@ fn every_write_is_followed_by_a_step_or_is_exempt() {
 
 #[test]
 fn a_write_without_a_step_is_found() {
-    let text = "fn named() {\n    fs::write(a, b);\n    reach(Step::X);\n}\n\nimpl X {\n    pub fn not(&self) {\n        \
-                files::rename(a, b, no);\n    }\n\n    fn other() {\n        reach(Step::X);\n    }\n}\n";
+    let text = "fn named() {\n    fs::write(a, b);\n    reach(CrashPoint::X);\n}\n\nimpl X {\n    pub fn not(&self) {\n        \
+                files::rename(a, b, no);\n    }\n\n    fn other() {\n        reach(CrashPoint::X);\n    }\n}\n";
     assert_eq!(unnamed(text), BTreeSet::from(["not"]));
     assert_eq!(
         unnamed("fn f() {\n    // fs::write(\n}\n#[cfg(test)]\nmod tests {\n fn g() { fs::write( }\n}\n"),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use switchyard_crash_points::CrashPoint;
 use switchyard_proto::cri::v1::{ContainerState, PodSandboxState};
-use switchyard_steps::Step;
 use switchyard_tests::containerd_proxy::ContainerdProxy;
 use switchyard_tests::external_containerd::ExternalContainerd;
 use switchyard_tests::host::{cgroups, eventually, processes};
@@ -125,7 +125,7 @@ fn process_of_a_failed_start_is_ended_although_the_failure_cannot_be_recorded() 
         fail(&behind, &["Containers/Update"], ERRORS[0]);
         delay(&["Tasks/Start"]);
         if killed {
-            node.daemon().kill_at(&[(Step::ExitNoted, 1)]);
+            node.daemon().kill_at(&[(CrashPoint::ExitNoted, 1)]);
         }
         cri.start(&id).expect_err("containerd says that it has failed");
         if killed {
@@ -178,7 +178,7 @@ fn daemon_serves_although_it_can_remove_nothing_that_its_predecessor_left() {
     let before = node.leak_scan();
     for error in ERRORS {
         // A pull that is cut off leaves its lease.
-        node.daemon().kill_at(&[(Step::PullLeased, 1)]);
+        node.daemon().kill_at(&[(CrashPoint::PullLeased, 1)]);
         cri.pull(&reference, None).expect_err("the daemon is killed during it");
         node.daemon().wait_killed();
         // The exit of a task that ends meanwhile need not be protected any more.

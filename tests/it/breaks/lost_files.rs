@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use nix::unistd::Pid;
+use switchyard_crash_points::CrashPoint;
 use switchyard_proto::cri::v1::ContainerState;
-use switchyard_steps::Step;
 use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::leak_scan::{NAMESPACE, lose_container};
 use switchyard_tests::node::TestNode;
@@ -140,7 +140,7 @@ fn task_without_container_object_that_is_not_ended_at_once_is_told_of_and_ended_
     let pod = node.pod("orphan");
     let orphan = pod.start_shell("main", &format!("exec {}", COMMANDS[0]));
     assert_runs(&node, COMMANDS[0], true);
-    node.daemon().kill_at(&[(Step::TaskFifos, 1)]);
+    node.daemon().kill_at(&[(CrashPoint::TaskFifos, 1)]);
     node.cri().start(&begun).expect_err("nobody answers");
     node.daemon().wait_killed();
     let socket = node.root().containerd_socket().expect("containerd runs");
@@ -184,7 +184,7 @@ fn check_start_that_goes_on(is_recovery_killed: bool) {
     fs::remove_file(node.root().run().join("epoch")).expect("the daemon has made it");
 
     if is_recovery_killed {
-        node.daemon().kill_at(&[(Step::RecoveryTasks, 1)]);
+        node.daemon().kill_at(&[(CrashPoint::RecoveryTasks, 1)]);
         node.daemon().spawn();
         node.daemon().wait_killed();
     }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
+use switchyard_crash_points::CrashPoint;
 use switchyard_proto::cri::v1::ContainerState;
-use switchyard_steps::Step;
 use switchyard_tests::containerd_proxy::ContainerdProxy;
 use switchyard_tests::external_containerd::ExternalContainerd;
 use switchyard_tests::host::eventually;
@@ -87,7 +87,7 @@ fn start_waits_for_containerd_to_clean_up_predecessor_attempts() {
     let runtime = runtime.take().expect("it was installed with the node");
     let pod = node.pod("again");
     let id = pod.create(&node.container("main", &["sleep", "1000"]));
-    node.daemon().kill_at(&[(Step::TaskCreated, 1)]);
+    node.daemon().kill_at(&[(CrashPoint::TaskCreated, 1)]);
     node.cri().start(&id).expect_err("nobody answers");
     node.daemon().wait_killed();
     runtime.add_marker("slow");

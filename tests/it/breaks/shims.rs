@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use switchyard_crash_points::CrashPoint;
 use switchyard_proto::cri::v1::{ContainerState, StatusRequest};
-use switchyard_steps::Step;
 use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::prereq;
@@ -458,7 +458,7 @@ fn exec_interrupted_by_daemon_and_containerd_kill_keeps_the_container() {
     let node = TestNode::start();
     let pod = node.pod("cut");
     let id = pod.start_shell("main", "exec sleep 1000");
-    node.daemon().kill_at(&[(Step::ExecAsked, 1)]);
+    node.daemon().kill_at(&[(CrashPoint::ExecAsked, 1)]);
     node.cri().exec(&id, &["true"], 0).expect_err("nobody answers");
     node.daemon().wait_killed();
     node.kill_managed("containerd");

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use switchyard_crash_points::CrashPoint;
 use switchyard_proto::cri::v1::{
     ContainerState, CreateContainerRequest, RunPodSandboxRequest, StopContainerRequest,
 };
-use switchyard_steps::Step;
 use switchyard_tests::cri::Cri;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::{TestNode, TestPod};
@@ -51,7 +51,7 @@ fn container_of_a_cancelled_create_is_returned_to_the_next_client() {
 fn pod_of_a_cancelled_run_is_run_once_after_daemon_kill() {
     let node = TestNode::start();
     let config = node.pod_config("left");
-    node.daemon().kill_at(&[(Step::SandboxAttached, 1)]);
+    node.daemon().kill_at(&[(CrashPoint::SandboxAttached, 1)]);
     // The first that reaches the daemon in time is given up long before the step: on a busy machine the time may pass
     // before the request is sent.
     for patience in [5, 20, 80, 320, 1280, 5120] {

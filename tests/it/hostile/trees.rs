@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
+use switchyard_crash_points::CrashPoint;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
-use switchyard_steps::Step;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::{ImageBuilder, LayerBuilder, busybox};
@@ -124,7 +124,7 @@ fn deep_directory_tree_is_removed_after_daemon_kill() {
     let volume = image_volume(&node, &id);
     node.cri().stop(&id, 0).expect("it can be stopped");
     // The daemon's last action before it removes the tree.
-    node.daemon().kill_at(&[(Step::TaskSnapshotGone, 1)]);
+    node.daemon().kill_at(&[(CrashPoint::TaskSnapshotGone, 1)]);
     node.cri().with_timeout(LONG).remove(&id).expect_err("the daemon dies of it");
     node.daemon().wait_killed();
     assert!(depth(&volume) >= DEEP);
@@ -132,7 +132,7 @@ fn deep_directory_tree_is_removed_after_daemon_kill() {
     node.cri().with_timeout(LONG).remove(&id).expect("it can be removed");
     assert!(eventually(LONG, || !volume.exists()), "{}", node.daemon().tail());
 
-    node.daemon().kill_at(&[(Step::VolumeUnnamed, 1)]);
+    node.daemon().kill_at(&[(CrashPoint::VolumeUnnamed, 1)]);
     node.cri().with_timeout(LONG).remove_volume("deep").expect_err("the daemon dies of it");
     node.daemon().wait_killed();
     let passing = node.root().state().join("volumes/.passing");

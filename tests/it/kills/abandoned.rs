@@ -1,9 +1,9 @@
 //! Creations and starts that a kill cut off and that no client repeats: if an object came into being it is
 //! listed and can be removed; otherwise nothing of it stays.
 
+use switchyard_crash_points::CrashPoint::*;
+use switchyard_crash_points::Operation;
 use switchyard_proto::cri::v1::ContainerState;
-use switchyard_steps::Operation;
-use switchyard_steps::Step::*;
 use switchyard_tests::host::eventually;
 
 use super::cases::KillCase;

@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use switchyard_steps::{Operation, Step};
+use switchyard_crash_points::{CrashPoint, Operation};
 use switchyard_tests::shards;
 
 use super::fixture::{KillFixture, KillPoint};
@@ -13,7 +13,7 @@ pub(super) struct KillCase {
     /// One kill at each of its steps, when that is reached first.
     operation: Option<Operation>,
     /// More kills: at which step, and when it is reached for which time.
-    further: &'static [(Step, u32)],
+    further: &'static [(CrashPoint, u32)],
     /// The source file that it is in, from the root of the repository.
     file: &'static str,
 }
@@ -26,19 +26,19 @@ impl KillCase {
     }
 
     /// The same, and more kills during the same request.
-    pub(super) const fn and(self, further: &'static [(Step, u32)]) -> Self {
+    pub(super) const fn and(self, further: &'static [(CrashPoint, u32)]) -> Self {
         Self { further, ..self }
     }
 
     /// Kills at these steps alone.
     #[track_caller]
-    pub(super) const fn at(run: fn(&KillFixture, KillPoint), points: &'static [(Step, u32)]) -> Self {
+    pub(super) const fn at(run: fn(&KillFixture, KillPoint), points: &'static [(CrashPoint, u32)]) -> Self {
         Self { run, operation: None, further: points, file: Location::caller().file() }
     }
 
     /// Where the kills are.
-    pub(super) fn points(&self) -> impl Iterator<Item = (Step, u32)> {
-        let steps = self.operation.into_iter().flat_map(Operation::steps);
+    pub(super) fn points(&self) -> impl Iterator<Item = (CrashPoint, u32)> {
+        let steps = self.operation.into_iter().flat_map(Operation::crash_points);
         steps.map(|step| (*step, 1)).chain(self.further.iter().copied())
     }
 }

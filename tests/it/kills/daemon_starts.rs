@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use switchyard_steps::Operation;
-use switchyard_steps::Step::{self, *};
+use switchyard_crash_points::CrashPoint::{self, *};
+use switchyard_crash_points::Operation;
 use switchyard_tests::daemon::Daemon;
 use switchyard_tests::root::PrivateRoot;
 
@@ -58,7 +58,7 @@ fn detach(fixture: &KillFixture, kill: KillPoint) {
 }
 
 /// The first daemon in a directory dies; the second works.
-pub(super) fn first_start(step: Step) {
+pub(super) fn first_start(step: CrashPoint) {
     let root = PrivateRoot::new();
     let mut daemon = Daemon::prepare(&root, "");
     daemon.kill_at(&[(step, 1)]);

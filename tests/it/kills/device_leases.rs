@@ -2,7 +2,7 @@
 //! request, and a lease that was ended stays ended.
 
 use serde_json::Value;
-use switchyard_steps::Operation;
+use switchyard_crash_points::Operation;
 use switchyard_tests::host::eventually;
 use switchyard_tests::http;
 

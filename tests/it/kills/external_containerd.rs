@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use switchyard_steps::Step::*;
+use switchyard_crash_points::CrashPoint::*;
 use switchyard_tests::host::eventually;
 
 use super::cases::KillCase;

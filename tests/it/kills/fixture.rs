@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use switchyard_crash_points::CrashPoint;
 use switchyard_proto::cri::v1 as cri;
-use switchyard_steps::Step;
 use switchyard_tests::containerd_proxy::ContainerdProxy;
 use switchyard_tests::external_containerd::ExternalContainerd;
 use switchyard_tests::host::processes::{self, Process};
@@ -29,7 +29,7 @@ const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done";
 /// Where to die: right after this step, when it is reached for the n-th time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KillPoint {
-    pub(super) step: Step,
+    pub(super) step: CrashPoint,
     pub(super) nth: u32,
 }
 
@@ -144,7 +144,7 @@ impl KillFixture {
     #[track_caller]
     pub(super) fn two_daemons_killed_during<T>(
         &self,
-        first: Step,
+        first: CrashPoint,
         at: KillPoint,
         act: impl FnOnce() -> Result<T, tonic::Status>,
     ) {
@@ -166,7 +166,7 @@ impl KillFixture {
 
     /// Kills another process of the node during `act`, which must succeed all the same.
     #[track_caller]
-    pub(super) fn child_killed_during<T>(&self, at: &[(Step, u32)], act: impl FnOnce() -> T) -> T {
+    pub(super) fn child_killed_during<T>(&self, at: &[(CrashPoint, u32)], act: impl FnOnce() -> T) -> T {
         let daemon = self.node.daemon().pid();
         self.node.daemon().kill_at(at);
         let outcome = act();

@@ -2,8 +2,8 @@
 
 use std::fs::File;
 
-use switchyard_steps::Operation;
-use switchyard_steps::Step::*;
+use switchyard_crash_points::CrashPoint::*;
+use switchyard_crash_points::Operation;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Family, Image, Index, busybox, random_layer};

@@ -2,9 +2,9 @@
 
 use std::fs;
 
+use switchyard_crash_points::CrashPoint::*;
+use switchyard_crash_points::Operation;
 use switchyard_proto::cri::v1::Mount;
-use switchyard_steps::Operation;
-use switchyard_steps::Step::*;
 use switchyard_tests::host::random_name;
 use switchyard_tests::node::TestPod;
 

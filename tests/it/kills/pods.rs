@@ -2,9 +2,9 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 
+use switchyard_crash_points::CrashPoint::{self, *};
+use switchyard_crash_points::Operation;
 use switchyard_proto::cri::v1 as cri;
-use switchyard_steps::Operation;
-use switchyard_steps::Step::{self, *};
 use switchyard_tests::cri::namespaces;
 use switchyard_tests::leak_scan::{NAMESPACE, ctr};
 use switchyard_tests::node::TestPod;
@@ -13,7 +13,7 @@ use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint};
 
 /// Steps that RunPodSandbox takes several times, and of operations that it includes.
-pub(super) const RUN_FURTHER: &[(Step, u32)] = &[
+pub(super) const RUN_FURTHER: &[(CrashPoint, u32)] = &[
     (FileDrafted, 1),
     (FileNamed, 2),
     (PinMounted, 2),
@@ -164,7 +164,7 @@ fn set_pod_cidr(fixture: &KillFixture, kill: KillPoint) {
     // Each request has new names, since names that are known already are not written again.
     let ranges = format!(
         "10.9.{}.0/24",
-        Step::ALL.iter().position(|step| *step == kill.step).expect("it is one") % 256
+        CrashPoint::ALL.iter().position(|step| *step == kill.step).expect("it is one") % 256
     );
     let name = || fixture.node.cri().set_pod_cidr(&ranges);
     let known = || fixture.node.cri().node_info("config").contains(&format!("kubernetes: {ranges}"));

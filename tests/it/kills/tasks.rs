@@ -5,10 +5,10 @@ use std::{fs, thread};
 
 use nix::sys::signal::{Signal, kill as signal};
 use nix::unistd::Pid;
+use switchyard_crash_points::CrashPoint::*;
+use switchyard_crash_points::Operation;
 use switchyard_proto::cri::v1::{ContainerConfig, ContainerMetadata, ContainerState, Mount, StatusRequest};
 use switchyard_proto::cri::v1alpha2 as old;
-use switchyard_steps::Operation;
-use switchyard_steps::Step::*;
 use switchyard_tests::cri::{image_spec, limits};
 use switchyard_tests::host::cgroups::{self, ForeignProcess};
 use switchyard_tests::host::{block_device, eventually, processes, random_name};

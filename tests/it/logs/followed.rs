@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use switchyard_steps::Step;
+use switchyard_crash_points::CrashPoint;
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn script() -> String {
 /// Kills the logkeeper after a write to a log, before it stores that.
 #[track_caller]
 fn kill_after_a_write(node: &TestNode) {
-    node.daemon().kill_at(&[(Step::LinesWritten, 2)]);
+    node.daemon().kill_at(&[(CrashPoint::LinesWritten, 2)]);
     let killed = eventually(LIMIT, || node.daemon().pending_kills().is_empty());
     assert!(killed, "nothing was written\n{}", node.daemon().tail());
 }

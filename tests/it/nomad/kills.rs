@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use switchyard_steps::Operation;
-use switchyard_steps::Step::{self, *};
+use switchyard_crash_points::CrashPoint::{self, *};
+use switchyard_crash_points::Operation;
 use switchyard_tests::host::eventually;
 use switchyard_tests::leak_scan::{NAMESPACE, stored};
 use switchyard_tests::node::TestNode;
@@ -25,14 +25,14 @@ const RUN: Duration = Duration::from_secs(60);
 const ONCE: &str = "echo begun; while [ ! -e /local/end ]; do sleep 0.02; done; exit 5";
 
 /// Where the making of its network may be cut off: by the plugin that is run then.
-const NETWORKS: [(Step, u32); 5] =
+const NETWORKS: [(CrashPoint, u32); 5] =
     [(PluginAdded, 1), (ResultSaved, 1), (PluginAdded, 2), (PluginAdded, 3), (ResultSaved, 3)];
 
 /// Where a start may be cut off: the task of [`shell`] has neither a network nor an infra process nor a volume
 /// of its image, and its agent makes and reads its FIFOs.
-fn start_steps() -> impl Iterator<Item = Step> {
+fn start_steps() -> impl Iterator<Item = CrashPoint> {
     let operations = [Operation::CreateSandbox, Operation::CreateTask, Operation::StartTask];
-    operations.into_iter().flat_map(Operation::steps).copied().filter(|step| {
+    operations.into_iter().flat_map(Operation::crash_points).copied().filter(|step| {
         let taken = !matches!(
             step,
             SandboxAttached
@@ -49,18 +49,18 @@ fn start_steps() -> impl Iterator<Item = Step> {
 }
 
 /// Where the loading of its image may be cut off: an archive of one image has no index.
-fn load_steps() -> impl Iterator<Item = Step> {
-    Operation::PullImage.steps().iter().copied().filter(|step| *step != IndexWritten)
+fn load_steps() -> impl Iterator<Item = CrashPoint> {
+    Operation::PullImage.crash_points().iter().copied().filter(|step| *step != IndexWritten)
 }
 
 /// Where the end of a task may be cut off: the logkeeper does not read its output.
-fn end_steps() -> impl Iterator<Item = Step> {
-    Operation::EndTask.steps().iter().copied().filter(|step| *step != TaskLogFinished)
+fn end_steps() -> impl Iterator<Item = CrashPoint> {
+    Operation::EndTask.crash_points().iter().copied().filter(|step| *step != TaskLogFinished)
 }
 
 /// Where the removal of a task may be cut off.
-fn removal_steps() -> impl Iterator<Item = Step> {
-    [Operation::RemoveTask, Operation::RemoveSandbox].into_iter().flat_map(Operation::steps).copied()
+fn removal_steps() -> impl Iterator<Item = CrashPoint> {
+    [Operation::RemoveTask, Operation::RemoveSandbox].into_iter().flat_map(Operation::crash_points).copied()
 }
 
 /// Makes a call as an agent does: when the plugin ends over it, once more on a new one.
@@ -76,12 +76,12 @@ fn as_agent<T>(agent: &Agent, call: impl Fn(&BlockingDriver) -> Result<T, Status
 }
 
 /// Kills the daemon at a step during `call`, and restarts it.
-fn amid<T: Send>(node: &TestNode, step: Step, call: impl FnOnce() -> T + Send) -> T {
+fn amid<T: Send>(node: &TestNode, step: CrashPoint, call: impl FnOnce() -> T + Send) -> T {
     amid_nth(node, (step, 1), call)
 }
 
 /// The same, when the step is reached for this time.
-fn amid_nth<T: Send>(node: &TestNode, at: (Step, u32), call: impl FnOnce() -> T + Send) -> T {
+fn amid_nth<T: Send>(node: &TestNode, at: (CrashPoint, u32), call: impl FnOnce() -> T + Send) -> T {
     node.daemon().kill_at(&[at]);
     std::thread::scope(|scope| {
         let calling = scope.spawn(call);

@@ -12,8 +12,8 @@ use swarm::TaskState;
 use swarm::task_status::RuntimeStatus;
 use switchyard_contract::Fixture;
 use switchyard_core::id::Owner;
+use switchyard_crash_points::{CrashPoint, Operation};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
-use switchyard_steps::{Operation, Step};
 use switchyard_swarm::Change;
 use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::host::eventually;
@@ -247,10 +247,10 @@ fn neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or
     worker.join(&cluster, &cluster.token("worker"));
     let create = ["network", "create", "--driver", "bridge", "--scope", "swarm", "--subnet", "10.7.7.0/24"];
     cluster.docker(&[&create[..], &["back"]].concat());
-    let begins = Operation::HoldClusterBridge.steps().iter().map(|step| (*step, 1));
-    let begins: Vec<_> = begins.chain((1..=3).map(|nth| (Step::PluginAdded, nth))).collect();
-    let ends = Operation::LeaveClusterBridge.steps().iter().map(|step| (*step, 1));
-    let ends: Vec<_> = ends.chain([(Step::PluginDeleted, 2)]).collect();
+    let begins = Operation::HoldClusterBridge.crash_points().iter().map(|step| (*step, 1));
+    let begins: Vec<_> = begins.chain((1..=3).map(|nth| (CrashPoint::PluginAdded, nth))).collect();
+    let ends = Operation::LeaveClusterBridge.crash_points().iter().map(|step| (*step, 1));
+    let ends: Vec<_> = ends.chain([(CrashPoint::PluginDeleted, 2)]).collect();
     // Each service is killed at a step of its set-up and at one of its removal.
     for number in 0..begins.len().max(ends.len()) {
         let [begin, end] = [begins.get(number), ends.get(number)];

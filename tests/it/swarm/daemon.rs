@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
-use switchyard_steps::{Operation, Step};
+use switchyard_crash_points::{CrashPoint, Operation};
 use switchyard_tests::prereq;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::worker::SwarmWorker;
@@ -238,7 +238,8 @@ fn daemon_that_is_killed_while_it_joins_or_leaves_goes_on_with_it() {
     let cluster = SwarmCluster::new();
     let mut worker = SwarmWorker::start(&cluster, |_| String::new());
     let file = worker.token_file(&cluster.token("worker")).display().to_string();
-    let steps = Operation::JoinSwarm.steps().iter().filter(|step| **step != Step::SwarmFileDrafted);
+    let steps =
+        Operation::JoinSwarm.crash_points().iter().filter(|step| **step != CrashPoint::SwarmFileDrafted);
     for step in steps {
         worker.daemon().kill_at(&[(*step, 1)]);
         let killed = worker.call(&["swarm", "join", "--token-file", &file, &cluster.address(0)]);
@@ -248,19 +249,19 @@ fn daemon_that_is_killed_while_it_joins_or_leaves_goes_on_with_it() {
         let node = first.split(' ').next().unwrap().to_owned();
         worker.daemon().spawn();
         worker.daemon().wait_ready();
-        if *step == Step::JoinRequestSaved {
+        if *step == CrashPoint::JoinRequestSaved {
             // The managers are not stored yet: the token has to come again.
             worker.output(&["swarm", "join", "--token-file", &file, &cluster.address(0)]);
         }
         wait_for_state(&cluster, &worker, "member");
         assert!(ready(&cluster).starts_with(&node), "{step:?}");
 
-        let end = if *step == Step::JoinRequestSaved {
-            Step::SwarmDepartureSaved
-        } else if *step == Step::SwarmManagersSaved {
-            Step::JoinRequestForgotten
+        let end = if *step == CrashPoint::JoinRequestSaved {
+            CrashPoint::SwarmDepartureSaved
+        } else if *step == CrashPoint::SwarmManagersSaved {
+            CrashPoint::JoinRequestForgotten
         } else {
-            Step::NodeCertificateRemoved
+            CrashPoint::NodeCertificateRemoved
         };
         worker.daemon().kill_at(&[(end, 1)]);
         assert_eq!(worker.call(&["swarm", "leave"]).status.code(), Some(1));

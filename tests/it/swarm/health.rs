@@ -6,8 +6,8 @@ use std::path::Path;
 use nix::sys::signal::{Signal, kill};
 use serde_json::json;
 use swarm::TaskState;
+use switchyard_crash_points::CrashPoint;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
-use switchyard_steps::Step;
 use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::busybox;
@@ -120,7 +120,13 @@ fn service_is_healthy_over_kills_amid_its_checks_until_a_check_fails() {
     cluster.wait_until("the task is healthy", || is(" Running "));
 
     let before = ids(&tasks(&cluster, "web"));
-    for step in [Step::ExecFifos, Step::ExecCreated, Step::ExecAsked, Step::ExecStarted, Step::ExecDeleted] {
+    for step in [
+        CrashPoint::ExecFifos,
+        CrashPoint::ExecCreated,
+        CrashPoint::ExecAsked,
+        CrashPoint::ExecStarted,
+        CrashPoint::ExecDeleted,
+    ] {
         worker.daemon().kill_at(&[(step, 1)]);
         worker.daemon().wait_killed();
         let containerd = worker.root().managed("containerd").expect("the daemon writes down whom it started");

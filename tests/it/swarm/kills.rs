@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Output;
 
+use switchyard_crash_points::{CrashPoint, KILL_FILE, Operation};
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
-use switchyard_steps::{KILL_FILE, Operation, Step};
 use switchyard_swarm::Store;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::agent::{TestAgent, join_worker, state};
@@ -13,7 +13,7 @@ use switchyard_tests::swarm::node::facts;
 use super::wait_until_ready;
 
 /// Runs the node's program in the swarm, killed at a step that is reached for the nth time.
-fn node(cluster: &SwarmCluster, words: &[&str], kill: Option<(Step, u32)>) -> Output {
+fn node(cluster: &SwarmCluster, words: &[&str], kill: Option<(CrashPoint, u32)>) -> Output {
     let mut command = cluster.inside(Path::new(env!("CARGO_BIN_EXE_swarm-node")));
     command.args(words);
     if let Some((step, nth)) = kill {
@@ -31,9 +31,10 @@ fn join_that_is_killed_at_any_step_is_continued_with_the_same_node() {
     std::fs::write(&token, cluster.token("worker")).expect("the directory is ours");
     let token = token.display().to_string();
     // Drafts: of the join, the managers, the roots and the certificate. The first comes before the id is stored.
-    let drafts = (2..=4).map(|nth| (Step::SwarmFileDrafted, nth));
-    let steps = Operation::JoinSwarm.steps().iter().filter(|step| **step != Step::SwarmFileDrafted);
-    let kills: Vec<(Step, u32)> = steps.map(|step| (*step, 1)).chain(drafts).collect();
+    let drafts = (2..=4).map(|nth| (CrashPoint::SwarmFileDrafted, nth));
+    let steps =
+        Operation::JoinSwarm.crash_points().iter().filter(|step| **step != CrashPoint::SwarmFileDrafted);
+    let kills: Vec<(CrashPoint, u32)> = steps.map(|step| (*step, 1)).chain(drafts).collect();
     for (number, kill) in kills.into_iter().enumerate() {
         let dir = state(&cluster, &format!("n{number}"));
         let words = ["join", dir.to_str().expect("it is ASCII"), &cluster.address(0), &token];
@@ -70,7 +71,7 @@ fn kill_before_the_node_is_stored_leaves_an_unused_node_object() {
         &cluster.address(0),
         token.to_str().expect("it is ASCII"),
     ];
-    node(&cluster, &words, Some((Step::SwarmFileDrafted, 1)));
+    node(&cluster, &words, Some((CrashPoint::SwarmFileDrafted, 1)));
     let joined = node(&cluster, &words, None);
     assert!(joined.status.success(), "{joined:?}");
     assert_eq!(cluster.workers().len(), 2, "{:?}", cluster.workers());
@@ -80,7 +81,7 @@ fn kill_before_the_node_is_stored_leaves_an_unused_node_object() {
 fn leave_that_is_killed_at_any_step_is_completed_by_the_next_one() {
     let cluster = SwarmCluster::new();
     let dir = state(&cluster, "n");
-    for step in [Step::JoinRequestForgotten, Step::NodeCertificateRemoved] {
+    for step in [CrashPoint::JoinRequestForgotten, CrashPoint::NodeCertificateRemoved] {
         let identity = join_worker(&cluster, &dir, Availability::Drain);
         let words = ["leave", dir.to_str().expect("it is ASCII")];
         let killed = node(&cluster, &words, Some((step, 1)));

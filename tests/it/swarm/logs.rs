@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use switchyard_steps::{Operation, Step};
+use switchyard_crash_points::{CrashPoint, Operation};
 use switchyard_tests::host::eventually;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::worker::SwarmWorker;
@@ -132,7 +132,7 @@ fn logs_of_running_rotated_and_ended_tasks_are_what_was_printed() {
     for round in 1..=3 {
         cluster.wait_until("the log is rotated", || log_files(&worker).len() > round);
         // The next logkeeper writes its last lines anew: into the same file, or into the next one.
-        worker.daemon().kill_at(&[(Step::LinesWritten, 2)]);
+        worker.daemon().kill_at(&[(CrashPoint::LinesWritten, 2)]);
         let killed = eventually(LIMIT, || worker.daemon().pending_kills().is_empty());
         assert!(killed, "nothing was written\n{}", worker.daemon().tail());
     }
@@ -203,8 +203,9 @@ fn rotation_that_is_killed_at_any_step_is_continued_and_loses_no_line() {
     let options = ["--log-driver", "json-file", "--log-opt", "max-size=8k", "--log-opt", "max-file=3"];
     let script = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done";
     create(&cluster, "count", &options, &image, script);
-    let mut steps: Vec<(Step, u32)> = Operation::RotateLog.steps().iter().map(|step| (*step, 1)).collect();
-    steps.push((Step::LogSetAside, 2));
+    let mut steps: Vec<(CrashPoint, u32)> =
+        Operation::RotateLog.crash_points().iter().map(|step| (*step, 1)).collect();
+    steps.push((CrashPoint::LogSetAside, 2));
     for kill in steps {
         cluster.wait_until("the task runs", || !log_files(&worker).is_empty());
         worker.daemon().kill_at(&[kill]);

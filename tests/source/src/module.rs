@@ -6,7 +6,7 @@ use std::{fmt, fs};
 
 use syn::{Attribute, Item, ItemMod};
 
-use crate::Error;
+use crate::error::Error;
 
 /// A module of a crate, without its tests.
 pub struct Module {

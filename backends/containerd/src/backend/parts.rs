@@ -15,9 +15,9 @@ use tokio_util::task::TaskTracker;
 
 use super::setup::{check_default_runtime, cni_plugins, context, image_policy, image_store, registry_client};
 use crate::base::config::Settings;
+use crate::base::crash_points::Faults;
 use crate::base::disks::Disks;
 use crate::base::instance::Instance;
-use crate::base::steps::Faults;
 use crate::base::trees::Trees;
 use crate::cgroups::Cgroups;
 use crate::cgroups::busy::BusyCgroups;

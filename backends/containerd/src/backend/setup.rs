@@ -10,10 +10,10 @@ use switchyard_registry as registry;
 use switchyard_runtime_spec::{self as runtime_spec, Host};
 
 use crate::base::config::{CgroupDriverChoice, ContainerdConfig, NetworkConfig, Settings};
+use crate::base::crash_points::Faults;
 use crate::base::epoch;
 use crate::base::fs::read_kernel_sysctl;
 use crate::base::layout::Layout;
-use crate::base::steps::Faults;
 use crate::client::Client;
 use crate::client::features::ContainerdFeatures;
 use crate::context::Context;

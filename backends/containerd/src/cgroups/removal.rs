@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use futures::future::BoxFuture;
 use switchyard_cgroup::Group;
 use switchyard_core::{Error, Result};
-use switchyard_steps::{Step, reach};
+use switchyard_crash_points::{CrashPoint, reach};
 
 use super::Cgroups;
 use super::busy::{BusyCgroup, SUFFIX};
@@ -74,7 +74,7 @@ impl Cgroups {
             let _ = tokio::fs::remove_file(&path).await;
             return Err(io_error("write", &path, fault));
         }
-        reach(Step::GroupNoted);
+        reach(CrashPoint::GroupNoted);
         Ok(())
     }
 
@@ -132,7 +132,7 @@ impl Cgroups {
             Ok(())
         })
         .await?;
-        reach(Step::GroupGone);
+        reach(CrashPoint::GroupGone);
         self.remove_busy_file(id).await
     }
 
@@ -152,7 +152,7 @@ impl Cgroups {
             Err(fault) if fault.kind() != Fault::NotFound => return Err(io_error("remove", &path, fault)),
             Ok(()) | Err(_) => {}
         }
-        reach(Step::GroupForgotten);
+        reach(CrashPoint::GroupForgotten);
         self.busy.by_id().remove(id);
         Ok(())
     }

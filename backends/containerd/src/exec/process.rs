@@ -19,8 +19,8 @@ use containerd_client::types::v1::Status as State;
 use parking_lot::Mutex;
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::{Error, ErrorKind, Result, trace};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_proto::containerd::task::v2 as task;
-use switchyard_steps::{Step, reach};
 use tokio::net::unix::pipe;
 use tokio::sync::{OnceCell, oneshot};
 use tokio::time::timeout;
@@ -150,7 +150,7 @@ impl Exec {
         let created = execs.shims.call_with_shim_timeout(&self.task, &what, self.create(&mut shim, request));
         let (created, socket_guard) = tokio::join!(created, share);
         created.map_err(|error| self.not_running(error))?;
-        reach(Step::ExecCreated);
+        reach(CrashPoint::ExecCreated);
         if gone.is_cancelled() {
             // A start cannot be withdrawn once the shim has been asked.
             return Err(Error::unavailable("nobody waits for the command any more"));
@@ -162,7 +162,7 @@ impl Exec {
         );
         started.await.map_err(|error| self.not_running(error))?;
         self.places.lock().started();
-        reach(Step::ExecStarted);
+        reach(CrashPoint::ExecStarted);
         Ok(())
     }
 
@@ -388,10 +388,10 @@ impl Exec {
         let done = self.deleted.get_or_try_init(|| async {
             let what = format!("delete exec in task {}", self.task);
             ignore_not_found(call(&what, SLOW, self.delete_in_shim()).await)?;
-            reach(Step::ExecDeleted);
+            reach(CrashPoint::ExecDeleted);
             remove_tree(&self.dir).await?;
             *self.places.lock() = ExecPlaces::default();
-            reach(Step::ExecGone);
+            reach(CrashPoint::ExecGone);
             Ok(())
         });
         done.await.copied()
@@ -442,7 +442,7 @@ impl Exec {
 /// Has a shim start a process, and sends `Wait` for its exit.
 async fn start(shim: &mut ShimClient, process: ExecRef<'_>) -> Answer<u32> {
     match shim.send_start(process).await {
-        Answer::Done(()) => reach(Step::ExecAsked),
+        Answer::Done(()) => reach(CrashPoint::ExecAsked),
         Answer::Refused(status) => return Answer::Refused(status),
         Answer::Lost => return Answer::Lost,
     }

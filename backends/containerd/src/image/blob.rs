@@ -15,8 +15,8 @@ use containerd_client::services::v1 as api;
 use parking_lot::Mutex;
 use switchyard_core::keyed_lock::{KeyedLock, KeyedLockGuard};
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_registry::{Descriptor, Digest, Hasher};
-use switchyard_steps::{Step, reach};
 
 use super::content::{self, Labels, add_labels, next_message};
 use super::lease::Lease;
@@ -193,7 +193,7 @@ pub(super) async fn drop_blob(
     let request = api::DeleteContentRequest { digest: digest.to_string() };
     let what = format!("delete the damaged blob {digest}");
     ignore_not_found(call(&what, QUICK, client.content().delete(request)).await)?;
-    reach(Step::BlobDropped);
+    reach(CrashPoint::BlobDropped);
     lease.leases().collect_garbage().await?;
     Ok(labels)
 }

@@ -14,11 +14,11 @@ use containerd_client::services::v1 as api;
 use futures::StreamExt;
 use switchyard_core::backoff::Backoff;
 use switchyard_core::{Error, ErrorKind, Reason, Result, threads};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_proto::containerd::services::content::v1::{
     WriteAction, WriteContentRequest, WriteContentResponse,
 };
 use switchyard_registry::{Descriptor, Digest};
-use switchyard_steps::{Step, reach};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
@@ -168,11 +168,11 @@ async fn fetch_once(
             chunk.split().freeze()
         };
         writer.write(data).await?;
-        reach(Step::LayerBegun);
+        reach(CrashPoint::LayerBegun);
     }
     match writer.commit(client, chunk.freeze(), labels.clone()).await {
         Ok(()) => {
-            reach(Step::LayerCommitted);
+            reach(CrashPoint::LayerCommitted);
             Ok(DownloadOutcome::Complete)
         }
         Err(error) if error.kind() == ErrorKind::FailedPrecondition => {
@@ -210,10 +210,10 @@ pub(crate) async fn write_from_file(
             });
             let piece = reading.await.map_err(|error| error.context(&what))?;
             writer.write(piece).await?;
-            reach(Step::LayerBegun);
+            reach(CrashPoint::LayerBegun);
         }
         writer.commit(client, Bytes::new(), labels.clone()).await?;
-        reach(Step::LayerCommitted);
+        reach(CrashPoint::LayerCommitted);
         Ok(())
     };
     match retry_while_locked(client, &what, (&layer_ref(descriptor), descriptor.size), attempt).await {

@@ -20,8 +20,8 @@ use prost_types::Timestamp;
 use switchyard_core::keyed_lock::{KeyedLock, KeyedLockGuard};
 use switchyard_core::threads::bulk;
 use switchyard_core::{Error, Result};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::mounts::{self, MountTable};
-use switchyard_steps::{Step, reach};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -110,7 +110,7 @@ impl LayerSync {
             }
         }
         self.sync_file_system(snapshotter, dir).await?;
-        reach(Step::LayersSynced);
+        reach(CrashPoint::LayersSynced);
         for (name, created_at) in made {
             self.remove_label(snapshotter, &name, created_at.as_ref()).await?;
         }

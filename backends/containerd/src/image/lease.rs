@@ -7,7 +7,7 @@ use std::sync::Arc;
 use containerd_client::services::v1 as api;
 use futures::future::BoxFuture;
 use switchyard_core::Result;
-use switchyard_steps::{Step, reach};
+use switchyard_crash_points::{CrashPoint, reach};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
@@ -76,7 +76,7 @@ impl Leases {
     /// afterwards. containerd does that at the deletion of a lease.
     pub(crate) async fn collect_garbage(&self) -> Result<()> {
         let mut lease = self.create("collect").await?;
-        reach(Step::CollectionLeased);
+        reach(CrashPoint::CollectionLeased);
         let id = lease.id.clone().unwrap_or_default();
         let request = api::DeleteRequest { id, sync: true };
         ignore_not_found(call("collect garbage", COLLECTION, self.client.leases().delete(request)).await)?;

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use serde_json::json;
 use switchyard_core::image::{ImageId, LoadRequest, Right};
 use switchyard_core::{Error, Result, threads};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_registry::{Descriptor, Digest, ImageConfig};
-use switchyard_steps::{Step, reach};
 use tokio_util::sync::CancellationToken;
 
 use super::ContainerdImageStore;
@@ -70,7 +70,7 @@ impl ContainerdImageStore {
             self.content_disk.check(&self.client, &plan.layers).await?;
         }
         let lease = self.leases.create("load").await?;
-        reach(Step::PullLeased);
+        reach(CrashPoint::PullLeased);
         let client = lease.client()?;
         for layer in &image.layers {
             content::write_from_file(&client, &image.file, layer.at, &layer.descriptor, Labels::new())
@@ -89,7 +89,7 @@ impl ContainerdImageStore {
         let naming = Naming { client, names, target: manifest, owner, right: Right::Private };
         naming.assign(&self.record_lock, &self.leases, Arc::clone(&layers)).await?;
         layers.release().await;
-        reach(Step::PullReleased);
+        reach(CrashPoint::PullReleased);
         Ok(info.id.clone())
     }
 
@@ -108,7 +108,7 @@ impl ContainerdImageStore {
             labels.insert(format!("containerd.io/gc.ref.snapshot.{}", plan.snapshotter), top);
         }
         repairs.store_document(to, "config", &blob, config.clone(), labels).await?;
-        reach(Step::ConfigWritten);
+        reach(CrashPoint::ConfigWritten);
         let listed = |blob: &Descriptor| json!({ "mediaType": blob.media_type, "digest": blob.digest.to_string(), "size": blob.size });
         let manifest = json!({
             "schemaVersion": 2,
@@ -124,7 +124,7 @@ impl ContainerdImageStore {
         }
         let blob = descriptor(MANIFEST, &manifest);
         repairs.store_document(to, "manifest", &blob, manifest, labels).await?;
-        reach(Step::ManifestWritten);
+        reach(CrashPoint::ManifestWritten);
         Ok(blob)
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use switchyard_core::{Error, Result};
-use switchyard_steps::{Step, reach};
+use switchyard_crash_points::{CrashPoint, reach};
 
 use super::layer_sync::LayerSync;
 use super::snapshots::{self, SnapshotInfo, UNSYNCED, is_stale};
@@ -132,7 +132,7 @@ impl LayerSync {
                 Ok(()) => removed(),
                 Err(error) => drop(kept.insert(key, error.report())),
             }
-            reach(Step::RecoveryLayerGone);
+            reach(CrashPoint::RecoveryLayerGone);
         }
         kept
     }

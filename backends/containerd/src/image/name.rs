@@ -5,8 +5,8 @@ use containerd_client::types;
 use switchyard_core::id::Owner;
 use switchyard_core::image::Right;
 use switchyard_core::{Error, ErrorKind, Result, trace};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_registry::{Descriptor, Digest};
-use switchyard_steps::{Step, reach};
 
 use super::holders;
 use super::lease::Leases;
@@ -84,7 +84,7 @@ async fn assign_one(
         }
         Err(error) => return Err(error),
     }
-    reach(Step::ImageNamed);
+    reach(CrashPoint::ImageNamed);
     Ok(())
 }
 

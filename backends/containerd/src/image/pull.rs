@@ -10,8 +10,8 @@ use switchyard_core::image::{Credentials, ImageId, PullProgress, Right};
 use switchyard_core::operation::step;
 use switchyard_core::trace;
 use switchyard_core::{Error, ErrorKind, Reason, Result};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_registry::{self as registry, Descriptor, Digest, Platforms, Reference};
-use switchyard_steps::{Step, reach};
 
 use super::content::Labels;
 use super::content_disk::ContentDisk;
@@ -141,7 +141,7 @@ impl PullJob {
             disk.check(&self.client, &image.manifest.layers).await?;
         }
         let lease = self.leases.create("pull").await?;
-        reach(Step::PullLeased);
+        reach(CrashPoint::PullLeased);
         let client = lease.client()?;
         let fetched = async { pull.config(&image.manifest).await.map_err(from_registry) };
         let (config, config_bytes) = step("fetch_image_config", fetched).await?;
@@ -169,7 +169,7 @@ impl PullJob {
         self.name_image(&client, &target, Arc::clone(&layers)).await?;
         // From now on the image records protect everything from garbage collection.
         layers.release().await;
-        reach(Step::PullReleased);
+        reach(CrashPoint::PullReleased);
         Ok(info.id.clone())
     }
 
@@ -206,7 +206,7 @@ impl PullJob {
         }
         let repairs = self.inflight_layers.repairs();
         repairs.store_document(to, "config", &image.manifest.config, config, labels).await?;
-        reach(Step::ConfigWritten);
+        reach(CrashPoint::ConfigWritten);
 
         let mut labels = Labels::from([source.clone()]);
         labels.insert(
@@ -217,14 +217,14 @@ impl PullJob {
             labels.insert(format!("containerd.io/gc.ref.content.l.{number}"), layer.digest.to_string());
         }
         repairs.store_document(to, "manifest", &image.descriptor, image.bytes.clone(), labels).await?;
-        reach(Step::ManifestWritten);
+        reach(CrashPoint::ManifestWritten);
 
         let mut child = &image.descriptor;
         for index in image.indexes.iter().rev() {
             let mut labels = Labels::from([source.clone()]);
             labels.insert(child_label(&child.digest), child.digest.to_string());
             repairs.store_document(to, "index", &index.descriptor, index.bytes.clone(), labels).await?;
-            reach(Step::IndexWritten);
+            reach(CrashPoint::IndexWritten);
             child = &index.descriptor;
         }
         Ok(())

@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use switchyard_core::Result;
 use switchyard_core::spec::UserSpec;
 use switchyard_core::threads::bulk;
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_runtime_spec::user::{self, AccountFiles, Accounts};
 use switchyard_runtime_spec::{ResolvedUser, rootfs};
-use switchyard_steps::{Step, reach};
 
 use super::snapshots::{self, view_prefix};
 use crate::base::fs::{create_private_dir, io_error};
@@ -134,7 +134,7 @@ impl ImageReader {
         let target = self.views.join(&key);
         let result = async {
             let mounts = viewed?.mounts;
-            reach(Step::ViewMade);
+            reach(CrashPoint::ViewMade);
             create_private_dir(&target).await?;
             let target = target.clone();
             bulk(move || read_mounted(mounts, &target, read)).await
@@ -161,11 +161,11 @@ fn read_mounted<T>(
         mount.options.extend(["nosuid", "nodev", "noexec"].map(str::to_owned));
     }
     let result = mount_all(&mounts, target).and_then(|()| {
-        reach(Step::ViewMounted);
+        reach(CrashPoint::ViewMounted);
         read(target)
     });
     unmount_all(target)?;
-    reach(Step::ViewUnmounted);
+    reach(CrashPoint::ViewUnmounted);
     std::fs::remove_dir(target).map_err(|fault| io_error("remove", target, fault))?;
     result
 }

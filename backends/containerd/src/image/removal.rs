@@ -8,8 +8,8 @@ use switchyard_core::backoff::Backoff;
 use switchyard_core::id::Owner;
 use switchyard_core::image::InUse;
 use switchyard_core::{ErrorKind, Result};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_registry::Digest;
-use switchyard_steps::{Step, reach};
 
 use super::index::{self, ImageRecord, ImageRecords};
 use super::infos::KnownContents;
@@ -136,7 +136,7 @@ impl ContainerdImageStore {
             api::UpdateImageRequest { image: Some(image), update_mask: Some(mask), ..Default::default() };
         let what = format!("remove the holder of image {}", record.name);
         ignore_not_found(call(&what, QUICK, self.client.images().update(request)).await)?;
-        reach(Step::ImageLetGo);
+        reach(CrashPoint::ImageLetGo);
         Ok(())
     }
 }
@@ -148,7 +148,7 @@ async fn delete(client: &Client, name: &str, target: &Digest, sync: bool) -> Res
     let request = api::DeleteImageRequest { name: name.to_owned(), sync, target };
     let what = format!("remove image {name}");
     ignore_not_found(call(&what, COLLECTION, client.images().delete(request)).await)?;
-    reach(Step::ImageUnnamed);
+    reach(CrashPoint::ImageUnnamed);
     Ok(())
 }
 

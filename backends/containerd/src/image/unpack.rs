@@ -9,9 +9,9 @@ use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types;
 use switchyard_core::trace::{Span, traced};
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_proto::containerd::services::snapshots::v1::CommitSnapshotRequest;
 use switchyard_registry::{Descriptor, Digest};
-use switchyard_steps::{Step, reach};
 
 use super::content::add_labels;
 use super::detached::DetachedLayer;
@@ -99,7 +99,7 @@ impl UnpackTarget {
         let what = format!("prepare snapshot {}", self.name);
         match call(&what, QUICK, self.client.snapshots().prepare(request)).await {
             Ok(response) => {
-                reach(Step::LayerPrepared);
+                reach(CrashPoint::LayerPrepared);
                 Ok(Some(ActiveSnapshot { key, mounts: response.mounts }))
             }
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
@@ -129,7 +129,7 @@ impl UnpackTarget {
         let applied =
             call(&what, UNPACK, self.client.diff().apply(request)).await?.applied.unwrap_or_default();
         if applied.digest == diff_id.to_string() {
-            reach(Step::LayerApplied);
+            reach(CrashPoint::LayerApplied);
             return Ok(());
         }
         Err(Error::invalid(
@@ -164,7 +164,7 @@ impl UnpackTarget {
                 }
             }
         }
-        reach(Step::LayerUnpacked);
+        reach(CrashPoint::LayerUnpacked);
         let label = HashMap::from([("containerd.io/uncompressed".to_owned(), self.diff_id.to_string())]);
         add_labels(&self.client, &self.layer.digest, label).await
     }

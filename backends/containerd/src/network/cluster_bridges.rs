@@ -20,10 +20,10 @@ use switchyard_cni as cni;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{ClusterBridge, Subnet};
 use switchyard_core::{Error, Result};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::{Durable, if_present};
 use switchyard_namespaces::files;
 use switchyard_namespaces::{delete_device, has_device};
-use switchyard_steps::{Step, reach};
 use switchyard_tree::Cancel;
 
 use crate::base::error::{from_cni, from_namespaces};
@@ -124,7 +124,7 @@ impl ClusterBridges {
         all.entry(interface.clone()).or_default().holders.insert(id);
         let holder = self.holders(&interface).join(id.to_string());
         fs::write(&holder, "").map_err(|fault| io_error("write", &holder, fault))?;
-        reach(Step::ClusterBridgeHeld);
+        reach(CrashPoint::ClusterBridgeHeld);
         let list = definition.conflist(&interface, &self.addresses(&interface), self.own.mtu).to_string();
         cni::NetworkList::parse(&self.file(&interface), list.as_bytes()).map(Arc::new).map_err(from_cni)
     }
@@ -146,7 +146,7 @@ impl ClusterBridges {
         create_private_dir_blocking(&self.addresses(interface))?;
         files::write(&self.file(interface), definition.to_json().as_bytes(), 0o600, Durable::No)
             .map_err(from_namespaces)?;
-        reach(Step::ClusterBridgeDefined);
+        reach(CrashPoint::ClusterBridgeDefined);
         Ok(definition)
     }
 
@@ -178,7 +178,7 @@ impl ClusterBridges {
             if is_own {
                 self.remove_holder(interface, id)?;
                 made.holders.remove(&id);
-                reach(Step::ClusterBridgeLeft);
+                reach(CrashPoint::ClusterBridgeLeft);
             }
             if !made.holders.is_empty() {
                 continue;
@@ -205,9 +205,9 @@ impl ClusterBridges {
     fn remove(&self, interface: &str) -> Result<()> {
         let deleted = delete_device(interface).map_err(from_namespaces);
         deleted.map_err(|error| error.context(format!("remove the unused bridge {interface}")))?;
-        reach(Step::ClusterBridgeDeleted);
+        reach(CrashPoint::ClusterBridgeDeleted);
         remove_tree_blocking(&self.dir.join(interface), &Cancel::default())?;
-        reach(Step::ClusterBridgeForgotten);
+        reach(CrashPoint::ClusterBridgeForgotten);
         Ok(())
     }
 

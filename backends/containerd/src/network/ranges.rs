@@ -8,8 +8,8 @@ use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::Result;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::Subnet;
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::{draft_of, if_present};
-use switchyard_steps::{Step, reach};
 use tokio::sync::Semaphore;
 
 use crate::base::fs::{blocking, write_durable};
@@ -83,7 +83,7 @@ impl Ranges {
             named.iter().map(|(owner, ranges)| (owner.as_str().to_owned(), texts(ranges))).collect();
         let text = serde_json::to_vec(&text).expect("words and lists of words are JSON");
         write_durable(&self.path, &text, 0o600)?;
-        reach(Step::RangesKept);
+        reach(CrashPoint::RangesKept);
         *self.lock() = named;
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use rustix::time::{ClockId, clock_gettime};
 use switchyard_core::Result;
-use switchyard_steps::{Step, reach};
+use switchyard_crash_points::{CrashPoint, reach};
 
 use crate::base::fs::{blocking, create_private_dir, io_error};
 use crate::cleanup::{Cleanup, upgrade};
@@ -76,14 +76,14 @@ impl PredecessorCalls {
         let text = WaitRecord::from_wait(wait, &self.context.boot, monotonic_now()).text();
         create_private_dir(&self.context.layout.waits()).await?;
         tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))?;
-        reach(Step::WaitNoted);
+        reach(CrashPoint::WaitNoted);
         Ok(())
     }
 
     /// Removes the wait record of a container, whose predecessor call has finished. Idempotent.
     pub(crate) async fn remove_wait(&self, id: &str) -> Result<()> {
         self.remove_record(id).await?;
-        reach(Step::WaitOver);
+        reach(CrashPoint::WaitOver);
         Ok(())
     }
 

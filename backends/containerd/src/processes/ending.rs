@@ -3,7 +3,7 @@
 use containerd_client::services::v1 as api;
 use switchyard_core::spec::Signal;
 use switchyard_core::{Error, ErrorKind, Result};
-use switchyard_steps::{Step, reach};
+use switchyard_crash_points::{CrashPoint, reach};
 
 use crate::base::container_id::ContainerId;
 use crate::client::{SLOW, call, ignore_not_found};
@@ -56,7 +56,7 @@ impl Processes {
             }
             other => ignore_not_found(other)?,
         }
-        reach(Step::ProcessKilled);
+        reach(CrashPoint::ProcessKilled);
         ignore_not_found(call(&what, SLOW, self.client.tasks().delete(delete())).await)?;
         Ok(true)
     }

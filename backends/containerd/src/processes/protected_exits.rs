@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use switchyard_core::{Error, ErrorKind, Result};
 
 use crate::base::config::Runtime;
-use crate::base::steps::Step;
+use crate::base::crash_points::CrashPoint;
 use crate::cleanup::{Cleanup, upgrade};
 use crate::client::{QUICK, call, ignore_not_found};
 use crate::processes::Processes;
@@ -37,7 +37,7 @@ impl Processes {
         let kept =
             call(&format!("protect the exit of {id}"), QUICK, self.client.sandboxes().create(request)).await;
         match kept {
-            Ok(_) => switchyard_steps::reach(Step::ExitKept),
+            Ok(_) => switchyard_crash_points::reach(CrashPoint::ExitKept),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => self.exit_unprotected(&error),
         }
@@ -56,7 +56,7 @@ impl Processes {
                 Ok(())
             }
             Ok(()) => {
-                switchyard_steps::reach(Step::ExitForgotten);
+                switchyard_crash_points::reach(CrashPoint::ExitForgotten);
                 Ok(())
             }
             Err(error) => Err(error),

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use containerd_client::services::v1 as api;
 use futures::future::BoxFuture;
 use switchyard_core::Result;
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_runtime_spec::infra::without_process;
-use switchyard_steps::{Step, reach};
 
 use crate::base::container_id::ContainerId;
 use crate::base::reserved::is_reserved;
@@ -65,7 +65,7 @@ async fn update_outdated_object(client: &Client, outdated: &OutdatedObject) -> R
         ..Default::default()
     };
     ignore_not_found(client.update_container(container, paths).await)?;
-    reach(Step::ObjectRenewed);
+    reach(CrashPoint::ObjectRenewed);
     tracing::info!(%id, ?labels, empty_spec, "a container object of an earlier version is brought up to date");
     Ok(())
 }

@@ -10,7 +10,7 @@ use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::state::{Exit, SandboxState, TaskState};
 use switchyard_core::{Error, Result};
-use switchyard_steps::{Step, reach};
+use switchyard_crash_points::{CrashPoint, reach};
 
 use super::decide::{SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
 use super::found::{FoundSandbox, FoundTask};
@@ -46,7 +46,7 @@ impl Recovery {
         let Inventory { sandboxes, tasks, all, unrecognized, snapshots } = self.list_inventory().await?;
         self.forget_all();
         unrecognized.iter().for_each(|id| self.storage.volumes.mark_unreadable(id));
-        reach(Step::RecoveryLooked);
+        reach(CrashPoint::RecoveryLooked);
         phases.done("inventory");
 
         let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
@@ -87,7 +87,7 @@ impl Recovery {
         // snapshot.
         self.remove_lost_layers(&snapshots, &mut plan).await;
         phases.done("layers");
-        reach(Step::RecoveryTasks);
+        reach(CrashPoint::RecoveryTasks);
         let garbage = self.find_garbage(&snapshots, &all, bridge_holders, &mut plan).await;
         if garbage.may_run() || files_lost {
             self.shims.end_orphans_at_start().await;
@@ -95,7 +95,7 @@ impl Recovery {
         // Only after the orphans were ended: while such a call may be under way, no shim is an orphan for certain.
         plan.lost_starts.drain(..).for_each(|id| self.shims.predecessor_calls.insert(id));
         phases.done("debris");
-        reach(Step::RecoverySandboxes);
+        reach(CrashPoint::RecoverySandboxes);
         for cleanup in self.processes.sync_protected_exits(|| self.tasks.table.unprotected()).await {
             plan.cleanup.push(Box::new(cleanup));
         }
@@ -152,7 +152,7 @@ impl Recovery {
         let recovery = Arc::clone(self);
         self.tracker.spawn(async move {
             recovery.clear_garbage(garbage, &known).await;
-            reach(Step::RecoveryDebris);
+            reach(CrashPoint::RecoveryDebris);
         });
         self.execs.predecessor_fifos.close();
         self.recovered.cancel();

@@ -8,8 +8,8 @@ use switchyard_core::id::TaskId;
 use switchyard_core::{Error, Result};
 
 use super::Recovery;
+use crate::base::crash_points::CrashPoint;
 use crate::base::fs::{create_private_dir, io_error, remove_tree};
-use crate::base::steps::Step;
 use crate::predecessor_calls::outcome::CallOutcome;
 use crate::task::TaskEntry;
 use crate::task::storage::stage::clear_stage;
@@ -58,7 +58,7 @@ impl Recovery {
         let discarded = entry.dirs.discarded();
         create_private_dir(&entry.dirs.run).await?;
         tokio::fs::write(&discarded, []).await.map_err(|fault| io_error("write", &discarded, fault))?;
-        switchyard_steps::reach(Step::StartDiscarded);
+        switchyard_crash_points::reach(CrashPoint::StartDiscarded);
         self.exits.end_task_process(entry, true).await?;
         self.shims.wait_containerd_cleanup(&id).await?;
         // A failure is not queued for a retry: by then the task may run again, and its start has the

@@ -9,18 +9,18 @@ use containerd_client::types::v1::Status;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{ID_PLACEHOLDER, SandboxSpec};
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_crash_points::reach;
 use switchyard_linux::files::if_present;
 use switchyard_runtime_spec::infra::{InfraInput, build};
 use switchyard_runtime_spec::{Host, ResolvedUser};
-use switchyard_steps::reach;
 
 use super::SandboxEntry;
 use super::infra_rootfs::{self, PROGRAM};
+use crate::base::crash_points::CrashPoint;
 use crate::base::error::from_status;
 use crate::base::fs::{blocking, create_private_dir_blocking, io_error};
 use crate::base::layout::SandboxDirs;
 use crate::base::mount::unmount_all;
-use crate::base::steps::Step;
 use crate::client::{QUICK, SLOW, call};
 use crate::sandbox::Sandboxes;
 
@@ -36,7 +36,7 @@ async fn pin_pid(pid: u32, dirs: &SandboxDirs) -> Result<()> {
     blocking(move || {
         create_private_dir_blocking(&dir)?;
         std::fs::write(&pin, []).map_err(|fault| io_error("write", &pin, fault))?;
-        reach(Step::InfraPinPlaced);
+        reach(CrashPoint::InfraPinPlaced);
         let source = PathBuf::from(format!("/proc/{pid}/ns/pid"));
         nix::mount::mount(Some(&source), &pin, None::<&str>, nix::mount::MsFlags::MS_BIND, None::<&str>)
             .map_err(|fault| io_error("pin the process namespace at", &pin, fault.into()))
@@ -114,7 +114,7 @@ impl Sandboxes {
         call(&format!("create the infra process of sandbox {id}"), SLOW, self.client.tasks().create(request))
             .await?;
         drop((expected_move, creating));
-        self.context.faults.reach(Step::InfraCreated)?;
+        self.context.faults.reach(CrashPoint::InfraCreated)?;
         let request = api::StartRequest { container_id: id.clone(), exec_id: String::new() };
         let started = call(
             &format!("start the infra process of sandbox {id}"),
@@ -122,11 +122,11 @@ impl Sandboxes {
             self.client.tasks().start(request),
         )
         .await?;
-        self.context.faults.reach(Step::InfraStarted)?;
+        self.context.faults.reach(CrashPoint::InfraStarted)?;
         if entry.record.shared_pid {
             pin_pid(started.pid, &entry.dirs).await?;
             self.assert_runs(&id, started.pid).await?;
-            self.context.faults.reach(Step::InfraPinned)?;
+            self.context.faults.reach(CrashPoint::InfraPinned)?;
         }
         Ok(started.pid)
     }

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 use switchyard_core::Result;
+use switchyard_crash_points::reach;
 use switchyard_linux::files::{self, Durable};
-use switchyard_steps::reach;
 
+use crate::base::crash_points::CrashPoint;
 use crate::base::fs::io_error;
-use crate::base::steps::Step;
 
 /// The statically linked program.
 const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
@@ -65,9 +65,9 @@ fn write(dir: &Path) -> Result<()> {
         return Ok(());
     }
     // Not durable: a program that a power cut has emptied is replaced.
-    files::replace(&program, PAUSE, 0o755, Durable::No, || reach(Step::InfraDrafted))
+    files::replace(&program, PAUSE, 0o755, Durable::No, || reach(CrashPoint::InfraDrafted))
         .map_err(|error| io_error(error.doing, &error.path, error.source))?;
-    reach(Step::InfraInstalled);
+    reach(CrashPoint::InfraInstalled);
     Ok(())
 }
 

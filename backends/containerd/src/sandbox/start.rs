@@ -11,8 +11,8 @@ use switchyard_core::object::SandboxDetails;
 use switchyard_core::spec::SandboxSpec;
 
 use super::{SandboxEntry, wanted_namespaces};
+use crate::base::crash_points::CrashPoint;
 use crate::base::error::from_namespaces;
-use crate::base::steps::Step;
 use crate::record::{HostPortsRecord, SandboxPhase};
 use crate::sandbox::Sandboxes;
 
@@ -41,7 +41,7 @@ impl Sandboxes {
         entry.record.groups = self.claim_groups(id, &entry).await?;
         let started = async {
             self.record_sandbox(id, &entry.record, SandboxPhase::Starting).await?;
-            self.context.faults.reach(Step::SandboxStarting)?;
+            self.context.faults.reach(CrashPoint::SandboxStarting)?;
             self.bring_up_sandbox(id, spec, want, &mut entry).await
         };
         let started = started.await;

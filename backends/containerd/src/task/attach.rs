@@ -14,9 +14,9 @@ use nix::errno::Errno;
 use switchyard_core::id::TaskId;
 use switchyard_core::stream::{AttachSpec, Attachment, Sink, Source};
 use switchyard_core::{Error, Result};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_logkeeper as logkeeper;
 use switchyard_logkeeper::format::Stream;
-use switchyard_steps::{Step, reach};
 use tokio::net::unix::pipe;
 use tokio_util::task::TaskTracker;
 
@@ -116,7 +116,7 @@ impl Attachments {
         if ends {
             let path = entry.dirs.input_taken();
             tokio::fs::write(&path, "").await.map_err(|fault| io_error("write", &path, fault))?;
-            reach(Step::InputTaken);
+            reach(CrashPoint::InputTaken);
         }
         let mut inputs = entry.inputs.lock();
         if inputs.ended {
@@ -157,7 +157,7 @@ impl Attachments {
                 let Err(error) =
                     ignore_not_found(call(&what, QUICK, attachments.client.tasks().close_io(request)).await)
                 else {
-                    return reach(Step::InputEnded);
+                    return reach(CrashPoint::InputEnded);
                 };
                 tries
                     .log_and_wait(&attachments.health, &id, "cannot close the input of a task", &error)

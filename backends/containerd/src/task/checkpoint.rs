@@ -26,9 +26,9 @@ use tokio::time::Instant;
 
 use super::TaskEntry;
 use crate::base::config::RUNC_TYPE;
+use crate::base::crash_points::CrashPoint;
 use crate::base::fs::{blocking, create_private_dir, io_error, remove_tree};
 use crate::base::mount::{describe_mount, writable_dir};
-use crate::base::steps::Step;
 use crate::cleanup::{Cleanup, CleanupQueue, upgrade};
 use crate::client::{Client, call};
 use crate::context::Context;
@@ -95,7 +95,7 @@ impl Checkpoints {
         let dumped = self.dump(&entry, deadline).await;
         let resumed = self.resume_task(&entry).await;
         let outcome = match (dumped, &resumed) {
-            (Ok(()), Ok(())) => match self.context.faults.reach(Step::CheckpointResumed) {
+            (Ok(()), Ok(())) => match self.context.faults.reach(CrashPoint::CheckpointResumed) {
                 Ok(()) => self.write_archive(&entry, spec, draft, deadline).await,
                 Err(error) => Err(error),
             },
@@ -154,20 +154,20 @@ impl Checkpoints {
         // The directory is going to contain all secrets of the task.
         builder.mode(0o700);
         builder.create(&dir).await.map_err(|fault| io_error("make directory", &dir, fault))?;
-        self.context.faults.reach(Step::CheckpointBegun)?;
+        self.context.faults.reach(CrashPoint::CheckpointBegun)?;
         entry.exec_permits.freeze(deadline).await?;
         let request = api::PauseTaskRequest { container_id: id.clone() };
         self.shims
             .call_with_shim_timeout(&id, &format!("pause task {id}"), self.client.tasks().pause(request))
             .await?;
-        self.context.faults.reach(Step::CheckpointPaused)?;
+        self.context.faults.reach(CrashPoint::CheckpointPaused)?;
         self.dump_processes(&id, &dir, deadline).await?;
-        self.context.faults.reach(Step::CheckpointDumped)?;
+        self.context.faults.reach(CrashPoint::CheckpointDumped)?;
         let upper = upper_of(&self.storage.mounts_of(entry).await?)?;
         let users = self.sandboxes.table.get(entry.sandbox)?.users().map(|users| users.map);
         let until = deadline.into_std();
         bulk(move || layer::write(&upper, users.as_ref(), &dir.join(LAYER), until)).await?;
-        self.context.faults.reach(Step::CheckpointLayered)
+        self.context.faults.reach(CrashPoint::CheckpointLayered)
     }
 
     async fn dump_processes(&self, id: &str, dir: &Path, deadline: Instant) -> Result<()> {
@@ -222,7 +222,7 @@ impl Checkpoints {
         parts.push(CheckpointEntry::Directory(IMAGES.to_owned(), dir.join(IMAGES)));
         let until = deadline.into_std();
         bulk(move || draft.fill(&parts, until)?.finish()).await?;
-        self.context.faults.reach(Step::CheckpointNamed)
+        self.context.faults.reach(CrashPoint::CheckpointNamed)
     }
 }
 

@@ -27,8 +27,8 @@ use super::storage::fill::declared;
 use super::storage::mounts::image_volumes;
 use super::storage::plan::StoragePlan;
 use crate::base::config::Runtime;
+use crate::base::crash_points::CrashPoint;
 use crate::base::fs::blocking;
-use crate::base::steps::Step;
 use crate::client::{QUICK, SPEC_TYPE, call, json_any};
 use crate::context::Context;
 use crate::image::ImageInfo;
@@ -221,7 +221,7 @@ impl Tasks {
         let what = format!("create container {id}");
         let mut containers = self.client.containers();
         step("write_container_object", call(&what, QUICK, containers.create(request))).await?;
-        self.context.faults.reach(Step::TaskRecorded)?;
+        self.context.faults.reach(CrashPoint::TaskRecorded)?;
         step("mount_image_volumes", self.storage.view_images(entry)).await?;
         step("fill_volumes", self.storage.fill_volumes(entry, &plan.storage)).await?;
         let request = snap::PrepareSnapshotRequest {
@@ -233,7 +233,7 @@ impl Tasks {
         let what = format!("prepare snapshot {id}");
         let mut snapshots = self.client.snapshots();
         let prepared = step("prepare_snapshot", call(&what, QUICK, snapshots.prepare(request))).await?;
-        self.context.faults.reach(Step::TaskPrepared)?;
+        self.context.faults.reach(CrashPoint::TaskPrepared)?;
         let limited = self.storage.limit_disks(entry, &plan.storage, &prepared.mounts);
         step("limit_disks", limited).await?;
         *entry.mounts.lock() = Some(prepared.mounts);

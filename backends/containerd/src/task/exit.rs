@@ -19,9 +19,9 @@ use tokio_util::task::TaskTracker;
 
 use super::logs::from_logkeeper;
 use super::{LifecycleEvent, TaskEntry};
+use crate::base::crash_points::CrashPoint;
 use crate::base::error::{from_status, is_unanswered};
 use crate::base::fs::blocking;
-use crate::base::steps::Step;
 use crate::cleanup::{Cleanup, CleanupQueue, upgrade};
 use crate::client::health::Health;
 use crate::client::process_state::ProcessExit;
@@ -181,7 +181,7 @@ impl Exits {
             self.cleanup.enqueue(ExitCleanup::new(self, Arc::clone(entry)));
             return Ok(exit);
         }
-        self.context.faults.reach(Step::TaskExitRecorded)?;
+        self.context.faults.reach(CrashPoint::TaskExitRecorded)?;
         let exits = Arc::clone(self);
         let ended = Arc::clone(entry);
         let clearing = self.reapers.spawn(async move {
@@ -221,11 +221,11 @@ impl Exits {
         if entry.may_have_process() {
             self.end_task_process(entry, false).await?;
         }
-        self.context.faults.reach(Step::TaskDeleted)?;
+        self.context.faults.reach(CrashPoint::TaskDeleted)?;
         // Staged mounts are left only if the undo of a failed start was interrupted by a kill or an outage.
         self.storage.unstage(entry).await?;
         self.finish_log(entry).await?;
-        self.context.faults.reach(Step::TaskLogFinished)
+        self.context.faults.reach(CrashPoint::TaskLogFinished)
     }
 
     /// Waits for the cleanups after exits that are in progress. Cancel-safe.
@@ -371,7 +371,7 @@ pub(super) async fn note_exit(entry: &TaskEntry, exit: &Exit, started: Option<Sy
     let path = entry.dirs.exit_note();
     let text = ExitRecord::from_core(exit, started).to_label();
     match tokio::fs::write(&path, text).await {
-        Ok(()) => switchyard_steps::reach(Step::ExitNoted),
+        Ok(()) => switchyard_crash_points::reach(CrashPoint::ExitNoted),
         Err(fault) => {
             tracing::error!(task.id = %entry.id, error = %fault, "cannot note an exit that containerd cannot store: it would be unknown after a kill of this daemon");
         }

@@ -19,8 +19,8 @@ use switchyard_core::state::Exit;
 
 use super::TaskEntry;
 use super::process::process_ended;
+use crate::base::crash_points::CrashPoint;
 use crate::base::fs::blocking;
-use crate::base::steps::Step;
 use crate::client::contact::Contact;
 use crate::client::process_state::{ProcessExit, ProcessState};
 use crate::shims::processes::{ShimChild, ShimProcess};
@@ -103,7 +103,7 @@ impl Exits {
             shim.kill().map(|()| true)
         });
         if killed.await? {
-            switchyard_steps::reach(Step::HungShimKilled);
+            switchyard_crash_points::reach(CrashPoint::HungShimKilled);
             tracing::warn!(
                 task.id = %entry.id,
                 pid,

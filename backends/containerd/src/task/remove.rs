@@ -8,9 +8,9 @@ use switchyard_core::id::TaskId;
 use super::TaskEntry;
 use super::exit::note_exit;
 use super::logs::{end_log, from_logkeeper};
+use crate::base::crash_points::CrashPoint;
 use crate::base::disks::tolerate_unwritable_disk;
 use crate::base::fs::remove_tree;
-use crate::base::steps::Step;
 use crate::client::{QUICK, call, ignore_not_found};
 use crate::task::Tasks;
 
@@ -48,26 +48,26 @@ impl Tasks {
         self.storage.unstage(entry).await?;
         self.storage.remove_views(entry).await?;
         self.storage.empty_snapshot(entry).await?;
-        self.context.faults.reach(Step::TaskEmptied)?;
+        self.context.faults.reach(CrashPoint::TaskEmptied)?;
         let request = snap::RemoveSnapshotRequest { snapshotter: entry.snapshotter.clone(), key: id.clone() };
         ignore_not_found(
             call(&format!("remove snapshot {id}"), QUICK, self.client.snapshots().remove(request)).await,
         )?;
-        self.context.faults.reach(Step::TaskSnapshotGone)?;
+        self.context.faults.reach(CrashPoint::TaskSnapshotGone)?;
         remove_tree(&entry.dirs.run).await?;
         self.storage.trees.remove(&entry.dirs.state).await?;
         let volumes = entry.record().volumes.len();
         for number in 0..volumes {
             self.storage.trees.remove(&self.storage.volumes.draft(entry.id, number)).await?;
         }
-        self.context.faults.reach(Step::TaskFilesGone)?;
+        self.context.faults.reach(CrashPoint::TaskFilesGone)?;
         self.storage.lift_limits(entry).await?;
         let request = api::DeleteContainerRequest { id: id.clone() };
         ignore_not_found(
             call(&format!("delete container {id}"), QUICK, self.client.containers().delete(request)).await,
         )?;
         self.storage.volumes.release(entry.id);
-        self.context.faults.reach(Step::TaskForgotten)
+        self.context.faults.reach(CrashPoint::TaskForgotten)
     }
 
     /// Ends the output of a task that is removed.

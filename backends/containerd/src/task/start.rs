@@ -20,8 +20,8 @@ use super::exit::note_exit;
 use super::logs::{from_logkeeper, log_spec, open_output_fifos};
 use super::rootfs::check_root;
 use super::{LifecycleEvent, TaskEntry, fifos};
+use crate::base::crash_points::CrashPoint;
 use crate::base::fs::{blocking, create_private_dir, io_error};
-use crate::base::steps::Step;
 use crate::client::{SLOW, call};
 use crate::record::{OutputRecord, to_ns};
 use crate::task::Tasks;
@@ -115,7 +115,7 @@ impl Tasks {
         drop(readers);
         logged?;
         let pid = created?;
-        self.context.faults.reach(Step::TaskCreated)?;
+        self.context.faults.reach(CrashPoint::TaskCreated)?;
         // The process exists already: it is the init of the runtime, which waits for `Start` to execute the
         // task's program.
         if self.context.has_host_processes(&sandbox.record.handler) {
@@ -130,7 +130,7 @@ impl Tasks {
         self.check_target(entry)?;
         step("unstage_mounts", self.storage.unstage(entry)).await?;
         step("reserve_record", reserve_mark(entry)).await?;
-        self.context.faults.reach(Step::TaskUnstaged)?;
+        self.context.faults.reach(CrashPoint::TaskUnstaged)?;
         self.task_cgroups.watch_oom(entry);
         // From here on the program runs.
         withdrawal.check(entry.id)?;
@@ -144,10 +144,10 @@ impl Tasks {
         let start = step("start_process", call(&what, SLOW, tasks.start(request)));
         let (answer, ()) = tokio::join!(start, self.processes.protect_exit(&id, &runtime));
         let answer = answer?;
-        self.context.faults.reach(Step::TaskStarted)?;
+        self.context.faults.reach(CrashPoint::TaskStarted)?;
         let started = Started { pid: answer.pid, at };
         step("write_record", mark_started(entry, started)).await?;
-        self.context.faults.reach(Step::TaskMarked)?;
+        self.context.faults.reach(CrashPoint::TaskMarked)?;
         entry.set_started(started);
         Ok(started)
     }
@@ -156,7 +156,7 @@ impl Tasks {
     async fn open_log(&self, log: Option<&logkeeper::LogSpec>) -> Result<()> {
         let Some(spec) = log else { return Ok(()) };
         self.exits.logkeeper.open(spec).await.map_err(from_logkeeper)?;
-        self.context.faults.reach(Step::TaskLogged)
+        self.context.faults.reach(CrashPoint::TaskLogged)
     }
 
     /// Has containerd create the process, while no other process of its pod is created or ended, and opens a
@@ -256,7 +256,7 @@ impl Tasks {
         }
         make_fifos(entry.dirs.run.clone(), fifos).await?;
         if let Some(spec) = &streams.log {
-            self.context.faults.reach(Step::TaskFifos)?;
+            self.context.faults.reach(CrashPoint::TaskFifos)?;
             open_output_fifos(entry, spec)?;
         }
         Ok(streams)
@@ -270,7 +270,7 @@ impl Tasks {
         // running task.
         let recorded = self.exits.write_exit_label(entry, exit, None).await;
         match &recorded {
-            Ok(()) => switchyard_steps::reach(Step::StartRefused),
+            Ok(()) => switchyard_crash_points::reach(CrashPoint::StartRefused),
             // The task was removed meanwhile.
             Err(error) if error.kind() == ErrorKind::NotFound => return recorded,
             Err(_) if entry.exit().is_none() && entry.may_have_process() => {

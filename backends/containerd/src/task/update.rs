@@ -15,9 +15,9 @@ use super::TaskEntry;
 use super::cgroups::score::Rescore;
 use super::cgroups::throttle::Throttles;
 use super::cleanup::{TaskCleanup, TaskCleanupKind};
+use crate::base::crash_points::CrashPoint;
 use crate::base::fs::io_error;
 use crate::base::reserved::{is_reserved, matches_any};
-use crate::base::steps::Step;
 use crate::client::{RESOURCES_TYPE, SPEC_TYPE, ignore_not_found, json_any};
 use crate::record::{self, ComputeRecord, ResourcesRecord, TaskRecord, ThrottleRecord};
 use crate::task::Tasks;
@@ -106,24 +106,24 @@ impl Tasks {
     }
 
     async fn change(&self, entry: &TaskEntry, change: &Change) -> Result<()> {
-        self.context.faults.reach(Step::TaskLimitsMarked)?;
+        self.context.faults.reach(CrashPoint::TaskLimitsMarked)?;
         self.enforce(entry.id, &change.limits, &change.annotations).await?;
         if let Some(throttles) = &change.throttles {
             self.task_cgroups.throttle(entry, throttles).await?;
-            self.context.faults.reach(Step::TaskThrottled)?;
+            self.context.faults.reach(CrashPoint::TaskThrottled)?;
         }
         if let Some(score) = change.score {
             self.task_cgroups.rescore(entry, score).await?;
-            self.context.faults.reach(Step::TaskScored)?;
+            self.context.faults.reach(CrashPoint::TaskScored)?;
         }
         self.persist_change(entry, change).await
     }
 
     async fn persist_change(&self, entry: &TaskEntry, change: &Change) -> Result<()> {
-        self.context.faults.reach(Step::TaskLimited)?;
+        self.context.faults.reach(CrashPoint::TaskLimited)?;
         let record = self.record_change(entry, change).await?;
         *entry.record() = record;
-        self.context.faults.reach(Step::TaskLimitsRecorded)
+        self.context.faults.reach(CrashPoint::TaskLimitsRecorded)
     }
 
     /// Applies the limits on record if a marker says that others may be in force. Idempotent.
@@ -154,7 +154,7 @@ impl Tasks {
             let back = Change { resources, limits, annotations, throttles, score, compute: None, spec };
             let record = entry.record().clone();
             self.write_spec_and_record(entry, &changed_spec(entry, &back)?, &record).await?;
-            switchyard_steps::reach(Step::LimitsPutBack);
+            switchyard_crash_points::reach(CrashPoint::LimitsPutBack);
         }
         remove_limits_marker(entry).await
     }
@@ -297,7 +297,7 @@ async fn read_limits_marker(entry: &TaskEntry) -> Result<Option<Rescore>> {
 async fn remove_limits_marker(entry: &TaskEntry) -> Result<()> {
     let path = entry.dirs.limits_pending();
     if_present(tokio::fs::remove_file(&path).await).map_err(|fault| io_error("remove", &path, fault))?;
-    switchyard_steps::reach(Step::LimitsUnmarked);
+    switchyard_crash_points::reach(CrashPoint::LimitsUnmarked);
     Ok(())
 }
 

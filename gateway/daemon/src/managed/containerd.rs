@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_config::Config;
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::{self, Durable};
 use switchyard_linux::report;
 use switchyard_socket::channel;
-use switchyard_steps::{Step, reach};
 use toml::{Table, Value};
 use tonic::client::Grpc;
 use tonic::transport::Channel;
@@ -118,8 +118,8 @@ fn configure(file: &Path, dirs: &[(PathBuf, u32)], wanted: &Table) -> io::Result
 
 /// Not durable: each start writes a configuration that differs.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
-    files::replace(file, text.as_bytes(), 0o644, Durable::No, || reach(Step::ContainerdDrafted))?;
-    reach(Step::ContainerdConfigured);
+    files::replace(file, text.as_bytes(), 0o644, Durable::No, || reach(CrashPoint::ContainerdDrafted))?;
+    reach(CrashPoint::ContainerdConfigured);
     Ok(())
 }
 

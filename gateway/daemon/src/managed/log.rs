@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::statvfs::statvfs;
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::blocking;
 use switchyard_linux::files::{self, Durable};
-use switchyard_steps::{Step, reach};
 
 /// The size in bytes above which a log is rotated.
 const LIMIT: u64 = 16 << 20;
@@ -57,7 +57,7 @@ fn rotate(log: &Path) -> io::Result<fs::File> {
         tracing::warn!(log = %log.display(), %error, "cannot rotate the log of a managed process, which keeps growing");
         return open(log);
     }
-    reach(Step::LogPutAside);
+    reach(CrashPoint::LogPutAside);
     open(log).or_else(|error| {
         tracing::warn!(log = %log.display(), %error, "cannot create the log of a managed process: the former one goes on");
         files::rename(&aside, log, Durable::No)?;

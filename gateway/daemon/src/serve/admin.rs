@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use switchyard_config::Config;
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::{self, Durable};
 use switchyard_operator::admin::{self, AdminPages, Hosts, Reach};
 use switchyard_operator::node::Node;
 use switchyard_operator::page::StatusPage;
 use switchyard_socket::listener::{GuardedListener, SocketFile, own_connections};
-use switchyard_steps::{Step, reach};
 use switchyard_telemetry::LogLevel;
 use tokio::net::{TcpListener, TcpSocket};
 
@@ -165,7 +165,7 @@ fn listen(address: SocketAddr) -> io::Result<BoundListener> {
 
 /// Not durable: the address is that of this process.
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    files::replace(path, text.as_bytes(), 0o644, Durable::No, || reach(Step::AddressDrafted))?;
-    reach(Step::AddressWritten);
+    files::replace(path, text.as_bytes(), 0o644, Durable::No, || reach(CrashPoint::AddressDrafted))?;
+    reach(CrashPoint::AddressWritten);
     Ok(())
 }

@@ -11,9 +11,9 @@ use async_trait::async_trait;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
 use switchyard_core::operation::Operations;
+use switchyard_crash_points::CrashPoint;
 use switchyard_fake::Fake;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
-use switchyard_steps::Step;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{advance, pause, sleep, timeout};
@@ -123,7 +123,9 @@ fn is_member(phase: &NodePhase) -> bool {
 
 #[tokio::test]
 async fn leave_comes_after_what_the_join_that_it_ends_still_writes() {
-    for step in [Step::SwarmRootsSaved, Step::SwarmDepartureForgotten, Step::NodeCertificateSaved] {
+    for step in
+        [CrashPoint::SwarmRootsSaved, CrashPoint::SwarmDepartureForgotten, CrashPoint::NodeCertificateSaved]
+    {
         let manager = ScriptedManager::start(true).await;
         let dir = tempfile::tempdir().unwrap();
         let node = ActingNode::start(dir.path(), None).await;
@@ -146,7 +148,9 @@ async fn leave_comes_after_what_the_join_that_it_ends_still_writes() {
 /// The disk hangs while the membership is stored, at any point of it, and goes on after the join was refused.
 #[tokio::test]
 async fn node_whose_join_was_refused_for_a_slow_disk_is_what_the_disk_says() {
-    for step in [Step::SwarmManagersSaved, Step::SwarmRootsSaved, Step::NodeCertificateSaved] {
+    for step in
+        [CrashPoint::SwarmManagersSaved, CrashPoint::SwarmRootsSaved, CrashPoint::NodeCertificateSaved]
+    {
         let manager = ScriptedManager::start(true).await;
         let dir = tempfile::tempdir().unwrap();
         let node = ActingNode::start(dir.path(), None).await;
@@ -182,7 +186,7 @@ async fn join_by_file_goes_on_as_a_member_when_a_slow_disk_has_stored_it() {
     let managers = vec![manager.address.to_string()];
     let by_file = JoinByFile { token_file, managers, availability: Availability::Drain };
     let node = ActingNode::start(dir.path(), Some(by_file)).await;
-    let mut held = node.store.hold(Step::NodeCertificateSaved);
+    let mut held = node.store.hold(CrashPoint::NodeCertificateSaved);
     held.reached().await;
     pause();
     advance(DISK_LATE).await;
@@ -205,7 +209,7 @@ async fn files_are_used_one_after_the_other_also_by_those_who_are_gone() {
     let identity = crate::join::join(&store, &request).await.unwrap();
     let spawned = store.clone();
     // A renewal that is given up while it writes.
-    let mut held = store.hold(Step::SwarmFileDrafted);
+    let mut held = store.hold(CrashPoint::SwarmFileDrafted);
     let renewing =
         tokio::spawn(async move { spawned.run(move |store| store.save_certificate(&identity)).await });
     held.reached().await;

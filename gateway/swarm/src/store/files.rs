@@ -5,9 +5,9 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::{self, Durable};
 use switchyard_node_files::ReadError;
-use switchyard_steps::{Step, reach};
 
 use super::Store;
 use crate::error::Error;
@@ -28,7 +28,7 @@ impl Store {
     /// Replaces a file by one with these contents, and syncs it to disk.
     pub(super) fn replace(&self, name: &'static str, contents: &[u8]) -> Result<(), Error> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(self.failed("create", ""))?;
-        let drafted = || self.reach(Step::SwarmFileDrafted);
+        let drafted = || self.reach(CrashPoint::SwarmFileDrafted);
         files::replace(&self.dir.join(name), contents, 0o600, Durable::Yes, drafted)?;
         // The directory may be new as well.
         files::sync_dir(files::parent(&self.dir)).map_err(self.failed("sync", ""))
@@ -61,7 +61,7 @@ impl Store {
     }
 
     /// A step is reached, at which tests kill the process, or hold the thread.
-    pub(super) fn reach(&self, step: Step) {
+    pub(super) fn reach(&self, step: CrashPoint) {
         reach(step);
         #[cfg(test)]
         self.held.pass(step);

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use switchyard_core::threads::bulk;
 use switchyard_core::{Error, Result};
-use switchyard_steps::reach;
+use switchyard_crash_points::reach;
 use switchyard_tree::{Budget, Cancel, Error as TreeError};
 
+use crate::base::crash_points::CrashPoint;
 use crate::base::fs::{CancelOnDrop, blocking, io_error, tree_error};
-use crate::base::steps::Step;
 use crate::task::TaskEntry;
 use crate::task::storage::Storage;
 use crate::task::storage::plan::StoragePlan;
@@ -63,14 +63,14 @@ impl Storage {
             }
         }
         if !drafts.is_empty() {
-            reach(Step::VolumeDrafted);
+            reach(CrashPoint::VolumeDrafted);
             let named = Arc::clone(&self.volumes);
             let publish = move || drafts.iter().try_for_each(|(draft, name)| named.publish(&draft.dir, name));
             // Publishing syncs directories.
             bulk(publish).await?;
-            reach(Step::VolumeNamed);
+            reach(CrashPoint::VolumeNamed);
         }
-        self.context.faults.reach(Step::TaskVolumes)
+        self.context.faults.reach(CrashPoint::TaskVolumes)
     }
 
     /// The named volumes that do not exist yet: the directory in which each is to be filled, and its path

@@ -19,8 +19,8 @@ use containerd_client::types::Mount;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{DiskPart, Project, ProjectId};
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_namespaces::{self as namespaces, projects};
-use switchyard_steps::{Step, reach};
 
 use crate::base::error::disk_full_or;
 use crate::base::fs::{blocking, io_error};
@@ -68,19 +68,19 @@ impl Storage {
             joining.extend(dirs.into_iter().map(|dir| (dir, project)));
         }
         self.record_quota(entry, QuotaRecord { limits: limits.clone(), in_force: false }).await?;
-        reach(Step::QuotaRecorded);
+        reach(CrashPoint::QuotaRecorded);
         quota_call(move || joining.iter().try_for_each(|(dir, project)| projects::join(dir, *project)))
             .await?;
-        reach(Step::QuotaJoined);
+        reach(CrashPoint::QuotaJoined);
         let setting = limits.clone();
         {
             let _guard = self.projects.lock_limits().await;
             let set = |limit: &LimitRecord| projects::limit(&limit.mount, limit.project, Some(limit.bytes));
             quota_call(move || setting.iter().try_for_each(set)).await?;
         }
-        reach(Step::QuotaLimited);
+        reach(CrashPoint::QuotaLimited);
         self.record_quota(entry, QuotaRecord { limits, in_force: true }).await?;
-        reach(Step::QuotaMarked);
+        reach(CrashPoint::QuotaMarked);
         Ok(())
     }
 
@@ -106,7 +106,7 @@ impl Storage {
             })
         };
         quota_call(lift).await?;
-        reach(Step::QuotaLifted);
+        reach(CrashPoint::QuotaLifted);
         Ok(())
     }
 

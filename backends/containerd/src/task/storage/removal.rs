@@ -5,7 +5,7 @@ use std::sync::Arc;
 use switchyard_core::Result;
 use switchyard_core::backend::NamedVolume;
 use switchyard_core::id::{Owner, TaskId};
-use switchyard_steps::{Step, reach};
+use switchyard_crash_points::{CrashPoint, reach};
 
 use crate::base::fs::blocking;
 use crate::task::storage::Storage;
@@ -30,7 +30,7 @@ impl Storage {
         let volumes = Arc::clone(&self.volumes);
         let name = name.to_owned();
         if let Some(aside) = blocking(move || volumes.unpublish(owner, &name)).await? {
-            reach(Step::VolumeUnnamed);
+            reach(CrashPoint::VolumeUnnamed);
             self.trees.remove(&aside).await?;
         }
         Ok(())

@@ -16,10 +16,10 @@ use switchyard_namespaces::mounts::PathHandle;
 use switchyard_namespaces::tasks::unmount_tree;
 use switchyard_runtime_spec::SandboxUsers;
 
+use crate::base::crash_points::CrashPoint;
 use crate::base::error::from_namespaces;
 use crate::base::fs::{blocking, create_private_dir_blocking, io_error, remove_tree};
 use crate::base::mount::mount_all;
-use crate::base::steps::Step;
 use crate::client::{QUICK, call, ignore_not_found};
 use crate::node::userns;
 use crate::record::StagedRecord;
@@ -54,7 +54,7 @@ impl Storage {
                 .await
                 .map_err(image_volume_failed)?;
         }
-        self.context.faults.reach(Step::TaskViewed)
+        self.context.faults.reach(CrashPoint::TaskViewed)
     }
 
     /// Removes the view snapshots of a task's images. Idempotent.
@@ -104,7 +104,7 @@ impl Storage {
             }
         })
         .await?;
-        self.context.faults.reach(Step::TaskStaged)?;
+        self.context.faults.reach(CrashPoint::TaskStaged)?;
         Ok(rootfs)
     }
 

@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use switchyard_core::operation::{EndedOperation, OperationKind, OperationObserver, Outcome};
-use switchyard_steps::Step;
+use switchyard_crash_points::CrashPoint;
 use tokio::time::{advance, pause};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
@@ -82,7 +82,7 @@ async fn node_whose_disk_hangs_is_still_known_and_answers_while_it_looks_again()
         operations: test.operations.clone(),
         maker: Arc::clone(&test.maker) as _,
     });
-    let mut held = actor.store().hold(Step::SwarmDepartureSaved);
+    let mut held = actor.store().hold(CrashPoint::SwarmDepartureSaved);
     let _running = tokio::spawn(actor.run());
     wait_until(&node, "it is a member", |phase| matches!(phase, NodePhase::Member(_))).await;
     let leaving = tokio::spawn({

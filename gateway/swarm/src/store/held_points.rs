@@ -1,19 +1,19 @@
-//! Holds the thread that writes at a step, so that tests can do something else meanwhile.
+//! Holds the thread that writes at a crash point, so that tests can do something else meanwhile.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use parking_lot::Mutex;
-use switchyard_steps::Step;
+use switchyard_crash_points::CrashPoint;
 use tokio::sync::oneshot;
 
 use super::Store;
 
-/// The steps at which a test holds the next thread. Clones share them.
+/// The crash points at which a test holds the next thread. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct HeldSteps {
-    steps: Arc<Mutex<HashMap<Step, Gate>>>,
+pub(super) struct HeldPoints {
+    points: Arc<Mutex<HashMap<CrashPoint, Gate>>>,
 }
 
 /// Where a thread tells that it is there, and waits.
@@ -23,17 +23,17 @@ struct Gate {
     released: Receiver<()>,
 }
 
-/// Holds the thread that reaches a step, until it is dropped.
+/// Holds the thread that reaches a crash point, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct HeldStep {
+pub(crate) struct HeldPoint {
     reached: oneshot::Receiver<()>,
     _release: Sender<()>,
 }
 
-impl HeldSteps {
-    /// A step is reached.
-    pub(super) fn pass(&self, step: Step) {
-        let held = self.steps.lock().remove(&step);
+impl HeldPoints {
+    /// A crash point is reached.
+    pub(super) fn pass(&self, point: CrashPoint) {
+        let held = self.points.lock().remove(&point);
         if let Some(Gate { reached, released }) = held {
             reached.send(()).expect("a test waits for it");
             // It ends with its sender.
@@ -42,7 +42,7 @@ impl HeldSteps {
     }
 }
 
-impl HeldStep {
+impl HeldPoint {
     /// Waits until it is reached.
     pub(crate) async fn reached(&mut self) {
         (&mut self.reached).await.expect("it is held");
@@ -50,11 +50,11 @@ impl HeldStep {
 }
 
 impl Store {
-    /// Holds the thread that reaches a step next.
-    pub(crate) fn hold(&self, step: Step) -> HeldStep {
+    /// Holds the thread that reaches a crash point next.
+    pub(crate) fn hold(&self, point: CrashPoint) -> HeldPoint {
         let (told, reached) = oneshot::channel();
         let (release, released) = channel();
-        self.held.steps.lock().insert(step, Gate { reached: told, released });
-        HeldStep { reached, _release: release }
+        self.held.points.lock().insert(point, Gate { reached: told, released });
+        HeldPoint { reached, _release: release }
     }
 }

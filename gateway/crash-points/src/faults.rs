@@ -9,68 +9,72 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::getpid;
 use parking_lot::Mutex;
 
-use crate::{Failure, Step};
+use crate::crash_point::CrashPoint;
+use crate::failure::Failure;
 
-/// The environment variable with the path of the file that names the step to die at.
+/// The environment variable with the path of the file that names the crash point to die at.
 pub const KILL_FILE: &str = "SWITCHYARD_KILL_FILE";
 
 /// The failures that are pending for the sequences of one owner. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    waiting: Arc<Mutex<HashSet<Step>>>,
+    waiting: Arc<Mutex<HashSet<CrashPoint>>>,
 }
 
 impl Faults {
-    /// Makes the sequence that reaches `step` next fail, once.
+    /// Makes the sequence that reaches `point` next fail, once.
     ///
     /// # Panics
     /// If no sequence can fail there.
-    pub fn fail(&self, step: Step) {
-        assert!(step.can_fail(), "no sequence can fail at {step:?}");
-        self.waiting.lock().insert(step);
+    pub fn fail(&self, point: CrashPoint) {
+        assert!(point.can_fail(), "no sequence can fail at {point:?}");
+        self.waiting.lock().insert(point);
     }
 
-    /// Whether a failure is pending: its step has not been reached.
+    /// Whether a failure is pending: its crash point has not been reached.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         !self.waiting.lock().is_empty()
     }
 
-    /// Reports that a step is reached.
+    /// Reports that a crash point is reached.
     ///
     /// # Errors
-    /// If a test has requested a failure at this step.
+    /// If a test has requested a failure at this crash point.
     ///
     /// # Panics
-    /// If the list of steps has it as one at which no sequence can fail, so that no test would try it.
-    pub fn reach(&self, step: Step) -> Result<(), Failure> {
-        assert!(step.can_fail(), "{step:?} is to be listed as a step at which its sequence can fail");
-        reach(step);
-        let waited = self.waiting.lock().remove(&step);
-        if waited { Err(Failure(step)) } else { Ok(()) }
+    /// If the list of crash points has it as one at which no sequence can fail, so that no test would try it.
+    pub fn reach(&self, point: CrashPoint) -> Result<(), Failure> {
+        assert!(
+            point.can_fail(),
+            "{point:?} is to be listed as a crash point at which its sequence can fail"
+        );
+        reach(point);
+        let waited = self.waiting.lock().remove(&point);
+        if waited { Err(Failure(point)) } else { Ok(()) }
     }
 }
 
-/// Reports that a step is reached; does not return if the process is to be killed here.
-pub fn reach(step: Step) {
+/// Reports that a crash point is reached; does not return if the process is to be killed here.
+pub fn reach(point: CrashPoint) {
     static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
-    // Serializes the count of steps, which are reached on any thread.
+    // Serializes the count of crash points, which are reached on any thread.
     static TURN: Mutex<()> = Mutex::new(());
     let Some(file) = FILE.get_or_init(|| std::env::var_os(KILL_FILE).map(PathBuf::from)) else { return };
     let _turn = TURN.lock();
-    if is_last(file, step) {
+    if is_last(file, point) {
         // Killing the own process cannot fail.
         let _ = kill(getpid(), Signal::SIGKILL);
     }
 }
 
-/// Whether the file names this step as the one to die at; if so, its first line is removed. A count above one
+/// Whether the file names this crash point as the one to die at; if so, its first line is removed. A count above one
 /// is decremented.
-fn is_last(file: &Path, step: Step) -> bool {
+fn is_last(file: &Path, point: CrashPoint) -> bool {
     let Ok(text) = fs::read_to_string(file) else { return false };
     let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
     let (name, times) = first.split_once(':').unwrap_or((first, "1"));
-    if name != format!("{step:?}") {
+    if name != format!("{point:?}") {
         return false;
     }
     let times: u32 = times.parse().expect("a test writes a number after the colon");

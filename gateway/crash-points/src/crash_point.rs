@@ -1,8 +1,8 @@
-//! The list of all steps.
+//! The list of all crash points.
 
 use crate::define::Fault;
 
-steps! {
+crash_points! {
     /// Creating a sandbox; but for its first step, also starting one that was stopped.
     CreateSandbox {
         /// The container object of a sandbox is written.
@@ -42,7 +42,7 @@ steps! {
         /// It is marked ready.
         SandboxMarked: Fail,
     }
-    /// Starting a sandbox that was stopped, before the steps that it shares with creating one.
+    /// Starting a sandbox that was stopped, before the crash points that it shares with creating one.
     StartSandbox {
         /// It was stopped, and is marked as being started again.
         SandboxStarting: Fail,
@@ -293,7 +293,7 @@ steps! {
         /// There is a lease whose deletion has containerd collect garbage.
         CollectionLeased: Kill,
     }
-    /// Unpacking an image that is stored already, before the steps that it shares with pulling one.
+    /// Unpacking an image that is stored already, before the crash points that it shares with pulling one.
     UnpackImage {
         /// An image that exists already has a lease to be unpacked under.
         UnpackLeased: Kill,
@@ -390,7 +390,7 @@ steps! {
         /// without a process, are removed.
         ObjectRenewed: Kill,
     }
-    /// The first start of the daemon in a directory. Later operations take some of these steps too.
+    /// The first start of the daemon in a directory. Later operations reach some of these too.
     FirstStart {
         /// The temporary file of a small file is written.
         FileDrafted: Kill,
