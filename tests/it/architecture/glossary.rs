@@ -1,4 +1,4 @@
-//! The glossary of `ARCHITECTURE.md` is complete, sorted, and has no term that nothing uses.
+//! The glossary is complete, sorted and short, and has no term that nothing uses.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,82 +6,68 @@ use std::fs;
 use super::files::files;
 use super::repository;
 
-/// Words that are no standard terms, or mean something special here. A name in the code that uses one of them
-/// is understood only with the glossary.
-const REQUIRED: [&str; 28] = [
-    "adopt",
-    "bind",
-    "busy cgroup",
-    "claim",
-    "claim group",
-    "cleanup queue",
-    "creates in flight",
-    "exec permit",
-    "grace",
-    "hosted plugin",
-    "infra container",
-    "instance",
-    "keyed lock",
-    "launcher",
-    "lease",
-    "ledger",
-    "lifeline",
-    "logkeeper",
-    "persisted exit",
-    "pin",
-    "predecessor",
-    "predecessor call",
-    "protected exit",
-    "record",
-    "remnant",
-    "slot",
-    "spool",
-    "step",
-];
+/// The glossary, below the root of the repository.
+const GLOSSARY: &str = "docs/glossary.md";
 
-/// The terms, in the order of the text. Each has one line: `- **term**: meaning.`
+/// How many terms it may have. A term that one place uses is explained by the doc comment there.
+const MOST_TERMS: usize = 60;
+
+/// Words of public types that are no standard terms: their names are understood only with the glossary.
+const REQUIRED: [&str; 9] =
+    ["launcher", "lease", "ledger", "lifeline", "owner", "pin", "remnant", "scope", "step"];
+
+/// The terms, in the order of the text. An entry is `- **term**: meaning.`; its further lines are indented.
 fn terms() -> Vec<String> {
-    let text = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md is there");
-    let (_, glossary) = text.split_once("### Glossary").expect("ARCHITECTURE.md has a glossary");
-    let glossary = glossary.split("\n#").next().unwrap_or_default();
-    let terms = glossary.lines().filter_map(|line| line.strip_prefix("- **")).map(|line| {
-        let (term, meaning) =
-            line.split_once("**: ").unwrap_or_else(|| panic!("not `- **term**: meaning.`: {line}"));
-        assert!(meaning.ends_with('.'), "the meaning of {term} is no sentence on one line");
+    let text = fs::read_to_string(repository().join(GLOSSARY)).expect("the glossary is there");
+    let mut entries: Vec<String> = Vec::new();
+    for line in text.lines().skip_while(|line| !line.starts_with("- ")) {
+        match (line.strip_prefix("  "), entries.last_mut()) {
+            (Some(rest), Some(entry)) => {
+                entry.push(' ');
+                entry.push_str(rest);
+            }
+            _ => entries.push(line.to_owned()),
+        }
+    }
+    let terms = entries.iter().map(|entry| {
+        let (term, meaning) = entry
+            .strip_prefix("- **")
+            .and_then(|entry| entry.split_once("**: "))
+            .unwrap_or_else(|| panic!("not `- **term**: meaning.`: {entry}"));
+        assert!(meaning.ends_with('.'), "the meaning of {term} does not end with a full stop");
         term.to_owned()
     });
     terms.collect()
 }
 
+/// The letters and digits of a text, in lower case.
+fn letters(text: &str) -> String {
+    text.to_lowercase().chars().filter(|letter| letter.is_alphanumeric()).collect()
+}
+
 #[test]
-fn glossary_terms_are_unique_and_sorted() {
+fn glossary_terms_are_few_unique_and_sorted() {
     let terms = terms();
     let mut sorted = terms.clone();
     sorted.sort_by_key(|term| term.to_lowercase());
     sorted.dedup();
     assert_eq!(terms, sorted, "the glossary is sorted, and has each term once");
-    let known: BTreeSet<&str> = terms.iter().flat_map(|term| term.split('/')).collect();
+    assert!(terms.len() <= MOST_TERMS, "the glossary has {} terms, more than {MOST_TERMS}", terms.len());
+    let known: BTreeSet<&str> = terms.iter().map(String::as_str).collect();
     let missing: Vec<&&str> = REQUIRED.iter().filter(|term| !known.contains(**term)).collect();
     assert!(missing.is_empty(), "the glossary lacks {missing:?}");
 }
 
 #[test]
 fn glossary_terms_are_all_used() {
-    let mut source = String::new();
-    for path in files(&[".rs"]) {
-        source.push_str(&fs::read_to_string(&path).expect("a source file can be read").to_lowercase());
+    let mut used = String::new();
+    for path in files(&[".rs", ".md"]) {
+        if !path.ends_with(GLOSSARY) && !path.ends_with("it/architecture/glossary.rs") {
+            // `predecessor call` is `PredecessorCall`, `predecessor_call`, or these words in a text.
+            used.push_str(&letters(&fs::read_to_string(&path).expect("a file of the repository is text")));
+            used.push('\n');
+        }
     }
-    // `cleanup queue` is `CleanupQueue`, `cleanup_queue`, or these words in a comment.
-    let letters: String = source.chars().filter(|letter| letter.is_alphanumeric()).collect();
-    let unused: Vec<String> = terms()
-        .into_iter()
-        .filter(|term| {
-            term.split('/').all(|one| {
-                let one: String =
-                    one.to_lowercase().chars().filter(|letter| letter.is_alphanumeric()).collect();
-                !letters.contains(&one)
-            })
-        })
-        .collect();
+    let unused: Vec<String> = terms().into_iter().filter(|term| !used.contains(&letters(term))).collect();
     assert!(unused.is_empty(), "nothing uses {unused:?}");
 }

@@ -29,7 +29,7 @@ pub(crate) struct ShimProcess {
     pub(crate) bundle_deleted: bool,
 }
 
-/// A child of a shim.
+/// A child of a shim: the main process of a container or an exec, or a process that outlived its parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ShimChild {
     pub(crate) pid: i32,

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// The tasks whose shims are known to be unresponsive.
+/// The tasks whose shims are known to be unresponsive: within `containerd.shim_timeout_seconds` they did not
+/// answer, or did not report the end of a process.
 #[derive(Debug, Default)]
 pub(crate) struct UnresponsiveShims {
     tasks: Mutex<BTreeSet<String>>,

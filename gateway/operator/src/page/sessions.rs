@@ -1,4 +1,5 @@
-//! Tickets, each of which begins one session, and sessions, in which a browser sees the whole status page.
+//! Tickets, each of which begins one session, and sessions, in which a browser sees the whole status page. A ticket is
+//! the secret in a link that `switchyard page` prints.
 //!
 //! Both are 32 random bytes in hexadecimal digits. Only their digests are kept, in memory and bounded in number, so both
 //! end with the daemon. Pure but for the random bytes; the caller gives the time.
