@@ -1,5 +1,5 @@
 //! What documents name exists: the files and headings of their links, and the commands of the command line with their
-//! options.
+//! options. Those that are read as a whole are short.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,6 +10,12 @@ use switchyard_tests::daemon::binary;
 
 use super::files::files;
 use super::repository;
+
+/// Documents that are read as a whole, with the most lines that they may have.
+const SHORT: [(&str, usize); 2] = [("ARCHITECTURE.md", 250), ("docs/glossary.md", 150)];
+
+/// The most columns that a line of such a document may have.
+const MOST_COLUMNS: usize = 110;
 
 /// What of a document is looked at.
 #[derive(Debug, Default)]
@@ -105,6 +111,23 @@ fn links_of_documents_lead_somewhere() {
         }
     }
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn documents_that_are_read_as_a_whole_are_short() {
+    for (name, most) in SHORT {
+        let text = fs::read_to_string(repository().join(name)).expect("the document is there");
+        let lines = text.lines().count();
+        assert!(lines <= most, "{name} has {lines} lines, more than {most}");
+        for (index, line) in text.lines().enumerate() {
+            let columns = line.chars().count();
+            let number = index + 1;
+            assert!(
+                columns <= MOST_COLUMNS,
+                "{name}:{number} has {columns} columns, more than {MOST_COLUMNS}"
+            );
+        }
+    }
 }
 
 /// What `switchyard WORDS --help` prints, once for each command.
