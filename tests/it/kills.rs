@@ -40,7 +40,7 @@ const ALL: [&[KillCase]; 10] = [
 ];
 
 #[test]
-fn every_step_has_a_kill_test() {
+fn every_crash_point_has_a_kill_test() {
     let played = ALL.into_iter().flatten().flat_map(KillCase::points).map(|(step, _)| step);
     // criu is part of checkpoints, and does not support the kernels of some machines; many machines have no
     // project quotas: the guest runs these cases, in the shards of these facts.

@@ -1,4 +1,4 @@
-//! Every write has a named step: whatever changes a disk or the mounts is followed by a step, at which tests
+//! Every write has a crash point: whatever changes a disk or the mounts is followed by a crash point, at which tests
 //! can kill the daemon, or has an exception with a reason here.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ const CHANGES: [&str; 16] = [
 const EXEMPT_CRATES: [&str; 5] =
     ["backends/cgroup/", "backends/contract/", "backends/fake/", "gateway/linux/", "gateway/crash-points/"];
 
-/// Why a function that changes something does not reach a step itself.
+/// Why a function that changes something does not reach a crash point itself.
 enum Exemption {
     /// Its caller does, right after.
     CrashPoint(CrashPoint),
@@ -224,7 +224,7 @@ fn every_write_is_followed_by_a_step_or_is_exempt() {
     let new: Vec<_> = unnamed_in.difference(&allowed).collect();
     assert!(
         new.is_empty(),
-        "no kill is played after what these change (`reach` a step, or say why not here): {new:#?}"
+        "no kill is played after what these change (`reach` a crash point, or say why not here): {new:#?}"
     );
     let old: Vec<_> = allowed.difference(&unnamed_in).collect();
     assert!(old.is_empty(), "these are allowed what they do not do: {old:#?}");
