@@ -10,6 +10,7 @@ mod glossary;
 mod idioms;
 mod layers;
 mod licences;
+mod locks;
 #[expect(clippy::wildcard_enum_match_arm, reason = "only some kinds of items and patterns matter")]
 mod reading;
 mod source;
