@@ -8,7 +8,7 @@ use switchyard_config::Sources;
 use switchyard_doctor::bundle::{self, BundleReport, BundleRequest};
 use switchyard_operator_api::text::printable;
 
-use super::CliError;
+use super::error::CliError;
 use crate::output::print;
 
 /// The longest part of a file name that is taken from the name of the node, in characters.

@@ -1,24 +1,17 @@
-//! Queries to the daemon over its admin socket, and `switchyard status`.
+//! Queries to the daemon over its admin socket.
 
-use std::cell::Cell;
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
 use http::{Method, StatusCode};
-use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use switchyard_operator_api::programs::ProgramView;
-use switchyard_operator_api::text::age;
-use switchyard_operator_api::{ConfigView, OperationView, RefusedReloadView, StatusReport};
 use switchyard_socket::channel::{self, RequestError};
 
-use super::watch::WatchArgs;
-use crate::output::{Format, table};
+use crate::output::Format;
 
 /// How long the daemon may take to answer: longer than any request may take there.
 const LIMIT: Duration = Duration::from_secs(35);
@@ -47,16 +40,6 @@ pub(super) struct Target {
     pub(super) output: Format,
 }
 
-/// The daemon, the output format, and how much is shown.
-#[derive(Debug, Args)]
-pub(super) struct StatusArgs {
-    #[command(flatten)]
-    watch: WatchArgs,
-    /// Show the operations in flight too: what they work on or wait for, and since when.
-    #[arg(long, short)]
-    verbose: bool,
-}
-
 /// Why the daemon's answer cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DaemonError {
@@ -83,142 +66,6 @@ pub(super) enum DaemonError {
     },
     #[error("cannot write the output")]
     Output(#[from] io::Error),
-}
-
-/// Shows the parts and the counts of objects; exit status 1 if the daemon is not ready.
-pub(super) async fn status(StatusArgs { watch, verbose }: &StatusArgs) -> Result<ExitCode, DaemonError> {
-    let is_ready = Cell::new(true);
-    let asked = async || {
-        let report: StatusReport = ask(&watch.target, "/statusz").await?;
-        let operations = if *verbose { Some(ask(&watch.target, "/v1/operations").await?) } else { None };
-        is_ready.set(report.ready);
-        Ok(WholeStatus { report, operations })
-    };
-    watch.show(asked, |status| shown(status, Timestamp::now())).await?;
-    Ok(if watch.is_watch() || is_ready.get() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn shown(WholeStatus { report, operations }: &WholeStatus, now: Timestamp) -> String {
-    let ready = if report.ready { "ready" } else { "not ready" };
-    let parts: Vec<_> = report
-        .parts
-        .iter()
-        .map(|part| {
-            let state = match (part.up, part.needed) {
-                (true, _) => "ok",
-                (false, true) => "failed",
-                (false, false) => "failed (not needed)",
-            };
-            [part.name.clone(), state.to_owned(), part.detail.clone()]
-        })
-        .collect();
-    let counts: Vec<_> = [("sandboxes", &report.sandboxes), ("tasks", &report.tasks)]
-        .into_iter()
-        .flat_map(|(kind, counts)| counts.iter().map(move |count| (kind, count)))
-        .map(|(kind, count)| {
-            [kind.to_owned(), count.owner.clone(), count.state.clone(), count.count.to_string()]
-        })
-        .collect();
-    let images = report.images.map_or_else(|| "unknown".to_owned(), |images| images.to_string());
-    let process = report.pid.map_or_else(|| "running".to_owned(), |pid| format!("process {pid}"));
-    let started = &report.started_at;
-    let mut text = format!(
-        "switchyard {} is {ready}, {process} since {started} ({})\n\n",
-        report.version,
-        age(started, now)
-    );
-    text.push_str(&table(["PART", "STATE", "DETAIL"], &parts));
-    text.push('\n');
-    if !counts.is_empty() {
-        text.push_str(&table(["KIND", "OWNER", "STATE", "COUNT"], &counts));
-    }
-    text.push_str(&format!("images: {images}\n"));
-    text.push_str(&advisories(report));
-    text.push_str(&replaced_programs(report));
-    text.push_str(&configuration(report));
-    if let Some(operations) = operations {
-        text.push_str(&in_flight(operations));
-    }
-    text
-}
-
-/// The table of versions with known vulnerabilities; empty if there are none.
-fn advisories(report: &StatusReport) -> String {
-    if report.advisories.is_empty() {
-        return String::new();
-    }
-    let rows: Vec<_> = report
-        .advisories
-        .iter()
-        .map(|advisory| [advisory.program.clone(), advisory.version.clone(), advisory.ids.join(" ")])
-        .collect();
-    let table = table(["PROGRAM", "VERSION", "KNOWN VULNERABILITIES, BY THE VERSION ALONE"], &rows);
-    format!(
-        "\n{table}If your distribution has fixed a version without changing its number, list it in advisories.ignore.\n"
-    )
-}
-
-/// The status with the operations in flight, if they are asked for.
-#[derive(Debug, Serialize)]
-struct WholeStatus {
-    #[serde(flatten)]
-    report: StatusReport,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    operations: Option<Vec<OperationView>>,
-}
-
-/// The table of operations in flight.
-fn in_flight(operations: &[OperationView]) -> String {
-    if operations.is_empty() {
-        return "\nNo operation is in flight.\n".to_owned();
-    }
-    let rows: Vec<_> = operations
-        .iter()
-        .map(|operation| {
-            let steps = operation.steps.iter();
-            let steps: Vec<_> = steps.map(|step| format!("{} ({:.1} s)", step.step, step.seconds)).collect();
-            [
-                format!("{:.1} s", operation.seconds),
-                operation.owner.clone(),
-                operation.operation.clone(),
-                operation.subject.clone(),
-                steps.join(", "),
-                operation.caller.clone(),
-            ]
-        })
-        .collect();
-    format!("\n{}", table(["AGE", "OWNER", "OPERATION", "OBJECT", "STEPS", "CALLER"], &rows))
-}
-
-/// The processes that go on with a former program; empty if none does.
-fn replaced_programs(report: &StatusReport) -> String {
-    let mut text = String::new();
-    for ProgramView { part, pid, path, .. } in report.programs.iter().filter(|program| program.replaced) {
-        let command = match part.as_str() {
-            "daemon" => "systemctl restart switchyard".to_owned(),
-            part => format!("switchyard restart {part}"),
-        };
-        text.push_str(&format!(
-            "\n{part} (process {pid}) goes on with a former {path}: `{command}` replaces it while containers run.\n"
-        ));
-    }
-    text
-}
-
-/// What of the configuration files is not in force; empty if they are wholly.
-fn configuration(report: &StatusReport) -> String {
-    let Some(ConfigView { pending, refused, loaded_at }) = &report.config else { return String::new() };
-    let mut text = String::new();
-    if let Some(RefusedReloadView { at, why }) = refused {
-        text.push_str(&format!(
-            "\nThe configuration of {loaded_at} is in force. A reload was refused at {at}: {why}\n"
-        ));
-    }
-    if !pending.is_empty() {
-        text.push_str("\nChanges of the configuration that are not in force yet:\n");
-        text.push_str(&super::settings::changes(pending, true));
-    }
-    text
 }
 
 /// The content of a page of the daemon.

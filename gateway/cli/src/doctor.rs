@@ -9,7 +9,7 @@ use switchyard_config::Sources;
 use switchyard_doctor::{self as doctor, DoctorReport, DoctorRequest, Finding, LocalNode, Severity};
 use switchyard_operator_api::text::printable;
 
-use super::CliError;
+use super::error::CliError;
 use crate::output::{Format, print, print_json};
 
 /// What is looked at, and the output format.

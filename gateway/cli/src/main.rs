@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use switchyard_config as config;
-use switchyard_config::{ConfigError, DEFAULT_FILE, DOCUMENTED, Sources};
+use switchyard_config::{DEFAULT_FILE, DOCUMENTED, Sources};
 use switchyard_daemon::detach::{self, ALREADY_RUNNING, Detach, DetachError};
 use switchyard_daemon::lock::DirLocks;
 use switchyard_daemon::serve::ServeError;
@@ -18,6 +18,7 @@ use switchyard_operator_api::{REVISION, VERSION};
 use switchyard_telemetry::{self as telemetry, TraceSettings};
 use tokio::runtime::Runtime;
 
+use crate::error::CliError;
 use crate::output::{Format, print, print_error, print_json};
 
 mod bundle;
@@ -25,6 +26,7 @@ mod cri;
 mod daemon;
 mod devices;
 mod doctor;
+mod error;
 mod events;
 mod generate;
 mod images;
@@ -39,6 +41,7 @@ mod ps;
 mod recover;
 mod restart;
 mod settings;
+mod status;
 mod swarm;
 mod top;
 mod volumes;
@@ -84,7 +87,7 @@ enum CliCommand {
     #[command(subcommand)]
     Log(settings::LogCommand),
     /// Show the health of the daemon, part by part, and how many objects it has.
-    Status(daemon::StatusArgs),
+    Status(status::StatusArgs),
     /// List sandboxes and tasks of all owners.
     Ps(ps::PsArgs),
     /// Show all that is known of sandboxes or tasks: times, image, command, mounts, limits, network, devices and more.
@@ -200,41 +203,6 @@ enum ConfigCommand {
     },
 }
 
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-enum CliError {
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error("`--set {0}` is malformed: write it as --set section.key=value")]
-    Set(String),
-    #[error(transparent)]
-    Telemetry(#[from] telemetry::TelemetryError),
-    #[error("cannot start the daemon's threads")]
-    Runtime(#[source] io::Error),
-    #[error("cannot find this program's own file")]
-    Exe(#[source] io::Error),
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-    #[error(transparent)]
-    Logkeeper(#[from] switchyard_logkeeper::Error),
-    #[error(transparent)]
-    Detach(DetachError),
-    #[error(transparent)]
-    Daemon(#[from] daemon::DaemonError),
-    #[error("the containers are not taken back")]
-    Recover(#[from] switchyard_core::Error),
-    #[error(transparent)]
-    Logs(#[from] logs::LogsError),
-    #[error(transparent)]
-    Cri(#[from] cri::CriError),
-    #[error(transparent)]
-    Nomad(#[from] nomad::NomadError),
-    #[error(transparent)]
-    Bundle(#[from] switchyard_doctor::bundle::BundleError),
-    #[error("cannot write the output")]
-    Output(#[from] io::Error),
-}
-
 /// Runs the command that the process was started with.
 #[must_use]
 fn main() -> ExitCode {
@@ -265,7 +233,7 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         }
         CliCommand::Config(command) => config_command(command)?,
         CliCommand::Log(command) => block_on(settings::log(&command))??,
-        CliCommand::Status(target) => return Ok(block_on(daemon::status(&target))??),
+        CliCommand::Status(target) => return Ok(block_on(status::status(&target))??),
         CliCommand::Ps(args) => block_on(ps::ps(&args))??,
         CliCommand::Inspect(args) => return Ok(block_on(inspect::inspect(&args))??),
         CliCommand::Images(args) => block_on(images::images(&args))??,

@@ -1,0 +1,45 @@
+//! Why a command failed.
+
+use std::io;
+
+use switchyard_config::ConfigError;
+use switchyard_daemon::detach::DetachError;
+use switchyard_daemon::serve::ServeError;
+use switchyard_telemetry as telemetry;
+
+use crate::{cri, daemon, logs, nomad};
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("`--set {0}` is malformed: write it as --set section.key=value")]
+    Set(String),
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::TelemetryError),
+    #[error("cannot start the daemon's threads")]
+    Runtime(#[source] io::Error),
+    #[error("cannot find this program's own file")]
+    Exe(#[source] io::Error),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    #[error(transparent)]
+    Logkeeper(#[from] switchyard_logkeeper::Error),
+    #[error(transparent)]
+    Detach(DetachError),
+    #[error(transparent)]
+    Daemon(#[from] daemon::DaemonError),
+    #[error("the containers are not taken back")]
+    Recover(#[from] switchyard_core::Error),
+    #[error(transparent)]
+    Logs(#[from] logs::LogsError),
+    #[error(transparent)]
+    Cri(#[from] cri::CriError),
+    #[error(transparent)]
+    Nomad(#[from] nomad::NomadError),
+    #[error(transparent)]
+    Bundle(#[from] switchyard_doctor::bundle::BundleError),
+    #[error("cannot write the output")]
+    Output(#[from] io::Error),
+}
