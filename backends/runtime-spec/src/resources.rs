@@ -256,7 +256,6 @@ mod tests {
         check(&bare_host(), &asked, &json!({}), 1);
         let host = Host { hugepage_sizes: vec!["2MB".to_owned()], ..bare_host() };
         check(&host, &asked, &json!({ "hugepageLimits": [{ "pageSize": "2MB", "limit": 0 }] }), 1);
-        refused(&host, &with(|r| r.hugepages = vec![limit("2M", 0)]), "hugepages");
     }
 
     #[test]
