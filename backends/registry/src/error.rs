@@ -98,7 +98,7 @@ pub enum Error {
     RateLimited {
         /// What was asked for.
         what: String,
-        /// Who limits.
+        /// The host that limits requests.
         host: String,
         /// How long the host asked to wait, when it said so.
         retry_after: Option<Duration>,

@@ -162,7 +162,7 @@ impl Tracer {
         let trace = caller.as_ref().map_or_else(|| ids.trace(), |caller| caller.trace);
         let is_sampled = sampler.samples(trace, caller.as_ref().map(|caller| caller.is_sampled));
         let parent = caller.as_ref().map(|caller| caller.span);
-        // What does not record has no span: what is called below is below the caller's.
+        // A tree that records nothing has no span of its own: calls made below it get the caller's as their parent.
         let span = match parent {
             Some(parent) if !is_sampled => parent,
             Some(_) | None => ids.span(),

@@ -38,7 +38,9 @@ pub enum CredentialError {
     #[error("cannot serve exec, attach and port-forward: see [cri.streaming] of the configuration")]
     Streaming(#[source] TlsError),
     /// The certificate of the metrics listener, or the authorities of its clients.
-    #[error("cannot serve metrics: see admin.metrics_tls_certificate and what is behind it")]
+    #[error(
+        "cannot serve metrics: see admin.metrics_tls_certificate, admin.metrics_tls_key and admin.metrics_client_ca"
+    )]
     Metrics(#[source] TlsError),
     /// The token of the metrics listener.
     #[error("cannot serve metrics: see admin.metrics_bearer_token_file")]

@@ -82,7 +82,7 @@ impl ProcessGroup {
 
     fn wait(&mut self, deadline: Instant) -> Option<std::process::ExitStatus> {
         loop {
-            // Its end cannot be seen: then it counts as one that does not end.
+            // If its status cannot be read, it counts as a command that does not end.
             let ended = self.0.try_wait().ok()?;
             if ended.is_some() || Instant::now() >= deadline {
                 return ended;

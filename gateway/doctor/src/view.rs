@@ -112,7 +112,7 @@ pub trait NodeView: Send + Sync {
     /// A file, through symbolic links.
     ///
     /// # Errors
-    /// There is none.
+    /// The file cannot be looked at: `NotFound` if it does not exist.
     fn stat(&self, path: &Path) -> io::Result<FileFacts>;
 
     /// The target of a symbolic link.

@@ -97,7 +97,7 @@ impl EventLog {
             passed = next;
         };
         let ring = self.0.ring.lock();
-        // Who asks for the first time has missed nothing that was not there.
+        // A client that asks for the first time has missed no event.
         let missed = if same_run.is_some() { ring.missing_after(after) } else { 0 };
         EventPage { run: self.0.run.clone(), next, missed, is_restarted, events }
     }

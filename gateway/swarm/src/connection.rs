@@ -33,7 +33,7 @@ const ADDRESS_MAX: usize = 260;
 /// The headers of an answer: those of gRPC, with the text of an error.
 const HEADERS_MAX: u32 = 16 << 10;
 
-/// Whom the other side of a connection must be, and who this node is to it.
+/// The identities of both sides of a connection: the one that the peer must have, and the one that this node presents.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Trust<'a> {
     /// Anybody: what is received is checked by other means.

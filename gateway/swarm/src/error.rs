@@ -40,7 +40,7 @@ pub enum Error {
         /// That of what was served.
         found: String,
     },
-    /// What a manager sent as certificates is none.
+    /// A manager sent certificates that cannot be parsed or do not fit.
     #[error("{what} cannot be used: {reason}")]
     InvalidCertificate {
         /// Which certificates.

@@ -26,7 +26,7 @@ mod enforcement;
 
 use enforcement::Enforcement;
 
-/// How often it is looked at what other owners reserve: managers are told of a change every ten seconds at most.
+/// The interval at which the reservations of other owners are read. Managers get a change every ten seconds at most.
 const LOOK_PAUSE: Duration = Duration::from_secs(5);
 
 /// How long the first offer waits for the first scan of the node's devices.

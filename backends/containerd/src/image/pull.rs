@@ -65,7 +65,7 @@ impl Pulls {
         let key = key(&job.reference, &job.snapshotter, job.owner, &job.credentials);
         let start = || {
             self.running.track(key, &job.progress);
-            // Whoever of those that wait for it drives it.
+            // The work is polled by any of the callers that wait for it.
             trace::inherit(job.run()).boxed()
         };
         self.inflight.join(key, start).await

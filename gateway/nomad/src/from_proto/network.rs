@@ -74,7 +74,7 @@ pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
                     "it is none of bridge, host and none; for a network of CNI give the group a network block with mode \"cni/…\""
                 }
             };
-            Err(Error::unimplemented(format!("network_mode: {other:?} cannot be had: {why}")))
+            Err(Error::unimplemented(format!("network_mode: {other:?} is not supported: {why}")))
         }
     }
 }

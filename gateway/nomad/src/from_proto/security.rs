@@ -76,7 +76,7 @@ fn host_or_own(
         "host" => require_host_mode_allowed(asked, field, allowed).map(|()| true),
         mode if own.contains(&mode) => Ok(false),
         other => Err(Error::unimplemented(format!(
-            "{field}: {other:?} cannot be had, only \"host\" or the task's own"
+            "{field}: {other:?} is not supported, only \"host\" or the task's own"
         ))),
     }
 }

@@ -49,7 +49,7 @@ impl Frame {
         }
     }
 
-    /// Of a page of a session.
+    /// The frame of a page that is shown in a session.
     pub(super) fn inside(title: String, node: String, address: &Address) -> Self {
         Self {
             title,

@@ -1,5 +1,5 @@
-//! What running tasks use of processors and memory: the difference of two readings, which others than the page may have
-//! asked for, and of a task that only the latest has, the average since its start.
+//! The use of processors and memory by running tasks: the difference of two readings, which another client may have caused.
+//! A task that is in the latest reading alone is shown with its average since its start.
 
 use std::collections::HashMap;
 use std::sync::Arc;

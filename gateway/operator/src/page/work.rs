@@ -68,7 +68,7 @@ impl Tone {
         }
     }
 
-    /// Of a state of a sandbox or task.
+    /// The tone in which a state of a sandbox or task is shown.
     pub(super) fn of(state: &str, exit_code: Option<i32>) -> Self {
         match (state, exit_code) {
             ("ready" | "running", _) => Self::Good,

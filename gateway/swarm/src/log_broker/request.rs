@@ -133,7 +133,7 @@ fn selected(streams: &[i32]) -> [bool; 2] {
 fn time(timestamp: prost_types::Timestamp) -> SystemTime {
     let prost_types::Timestamp { seconds, nanos } = timestamp;
     let Ok(seconds) = u64::try_from(seconds) else { return UNIX_EPOCH };
-    // Further away than what logs can have is the same for all of them.
+    // A time beyond every log line selects the same lines as any later one.
     let seconds = seconds.min(u64::from(u32::MAX) * 100);
     let nanos = u32::try_from(nanos).unwrap_or_default().min(999_999_999);
     UNIX_EPOCH + Duration::new(seconds, nanos)

@@ -80,7 +80,7 @@ impl MessageLabels {
         Self { context, last: Duration::ZERO, has_stderr: query.stream != Some(Stream::Stdout) }
     }
 
-    /// A piece of a log. As from docker's agents, a line that ends has its line end, and one that goes on has not.
+    /// The message for a piece of a log. As in those of docker's agents, a complete line ends with its line end, and a partial one does not.
     fn message(&mut self, piece: &LogPiece<'_>) -> swarm::LogMessage {
         self.last = piece.since_epoch().unwrap_or(self.last);
         let mut data = Vec::with_capacity(piece.text.len() + 1);

@@ -296,7 +296,7 @@ const fn unclosed(at: usize) -> TemplateError {
 // === impl Function ===
 
 impl Function {
-    /// The function of this name; what Go has beyond ours is refused as such.
+    /// The function with this name. Functions of Go that are not supported are refused by name.
     fn named(at: usize, word: &[u8]) -> Result<Self, TemplateError> {
         Ok(match word {
             b"and" => Self::And,

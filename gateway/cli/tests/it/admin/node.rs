@@ -39,7 +39,7 @@ pub(super) const IMAGES: [&str; 2] = ["docker.io/library/one:1", "docker.io/libr
 pub(super) const CAPACITY: Reserved = Reserved { cpu_milli: 8000, memory_bytes: 16 << 30 };
 
 /// The name of the logkeeper's socket.
-const LOGKEEPER: &str = "logkeeper.sock";
+pub(super) const LOGKEEPER: &str = "logkeeper.sock";
 
 /// The labels that [`TestNode::named_by_labels`] takes for names.
 const NAME_LABELS: [&str; 2] = ["pod", "nomad_job"];

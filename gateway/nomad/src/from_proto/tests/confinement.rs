@@ -110,7 +110,7 @@ fn host_namespaces_need_operator_permission() {
             PluginConfig { allowed_modes: modes, ..PluginConfig::default() },
             [(&*key, "host".into())],
         );
-        let text = format!("{key}: \"container:x\" cannot be had, only \"host\" or the task's own");
+        let text = format!("{key}: \"container:x\" is not supported, only \"host\" or the task's own");
         impossible(&key, "container:x", &text);
     }
     let plan = planned_for(generous(), [("pid_mode", "host".into()), ("ipc_mode", "host".into())]);

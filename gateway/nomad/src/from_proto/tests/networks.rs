@@ -198,7 +198,10 @@ fn network_mode_comes_from_task_or_group() {
     for mode in ["container:web-1", "mynet", "task:web", "macvlan"] {
         let error = plan(&with(mode, None), &session(PluginConfig::default())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unimplemented);
-        assert!(error.to_string().starts_with(&format!("network_mode: {mode:?} cannot be had: ")), "{error}");
+        assert!(
+            error.to_string().starts_with(&format!("network_mode: {mode:?} is not supported: ")),
+            "{error}"
+        );
     }
 }
 
