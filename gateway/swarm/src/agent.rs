@@ -23,7 +23,7 @@ use crate::session::{self, SessionContext, SessionEnd, SessionObserver};
 use crate::status::{Reaction, reaction_to};
 use crate::store::Store;
 
-/// How long the agent sleeps at most until it looks at the clock again, which may have been set.
+/// Longest sleep before the agent reads the wall clock again, which may have been set meanwhile.
 const CLOCK_PAUSE: Duration = Duration::from_secs(600);
 
 /// The least time between a renewal and the next one that a manager asks for. A node whose certificates a manager
@@ -38,12 +38,12 @@ pub struct Agent {
     state: AgentState,
 }
 
-/// How the agent is.
+/// State shared by the agent's sessions and renewals.
 struct AgentState {
     report: watch::Sender<AgentReport>,
 }
 
-/// Passes on what a session tells of itself.
+/// Records the events of a session in the agent's report.
 struct Observer<'a> {
     state: &'a AgentState,
     membership: &'a Membership,
@@ -89,14 +89,14 @@ impl Agent {
         Ok(Self { membership, executor, reports, state })
     }
 
-    /// How the membership is, and its changes.
+    /// Receiver for the state of the membership and its changes.
     #[must_use]
     pub fn report(&self) -> watch::Receiver<AgentReport> {
         self.state.report.subscribe()
     }
 
-    /// Serves sessions and renews the certificate until `end`. The managers are not told of the end: they take the
-    /// node for down after three heartbeats, so that a short restart changes nothing.
+    /// Serves sessions and renews the certificate until `end`. The managers are not notified of the end: they
+    /// mark the node down after three missed heartbeats, so that a short restart changes nothing.
     ///
     /// # Errors
     /// Only an operator can end the cause: the node was removed, or its certificate has expired.
@@ -254,7 +254,7 @@ impl AgentState {
         });
     }
 
-    /// The first failure after a session is told; those that follow without one are repeated in the report alone.
+    /// Logs the first failure after a session as a warning; later ones appear in the report only.
     fn session_failed(&self, error: &Error) {
         let text = error.report();
         if self.report.borrow().session_error.is_none() {

@@ -23,7 +23,7 @@ mod tests;
 /// company's CA some 2,000.
 pub const PEM_MAX: usize = 64 << 10;
 
-/// How many certificates are in a bundle or chain at most. During a rotation there are two.
+/// Maximum number of certificates in a bundle or chain. During a rotation there are two.
 const COUNT_MAX: usize = 16;
 
 /// `OU` of a worker.
@@ -52,14 +52,14 @@ pub struct NodeChain {
     validity: ValidityPeriod,
 }
 
-/// Whom a node's certificate is for.
+/// The subject of a node's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSubject {
     /// The id of the node, which is the common name.
     pub node: String,
     /// The id of the cluster, which is the organisation.
     pub cluster: String,
-    /// Whether the node may act as a manager.
+    /// True if the node may act as a manager.
     pub is_manager: bool,
 }
 
@@ -72,7 +72,7 @@ pub struct ValidityPeriod {
     pub not_after: SystemTime,
 }
 
-/// Who has issued a node's certificate, as the chain was verified.
+/// The issuer of a node's certificate, as the chain was verified.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Issuer {
     /// The name of the issuer, as DER.
@@ -81,7 +81,7 @@ pub struct Issuer {
     pub public_key: Vec<u8>,
 }
 
-/// Why a chain does not verify.
+/// The reason for which a chain does not verify.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unverified {
     /// It was valid until now.
@@ -174,13 +174,13 @@ impl NodeChain {
         &self.pem
     }
 
-    /// Whom it is for.
+    /// Returns the node that the certificate was issued to.
     #[must_use]
     pub const fn subject(&self) -> &NodeSubject {
         &self.subject
     }
 
-    /// When the node's own certificate is valid.
+    /// Returns the validity period of the node's own certificate.
     #[must_use]
     pub const fn validity(&self) -> ValidityPeriod {
         self.validity
@@ -329,7 +329,7 @@ fn entity<'a>(certificate: &'a CertificateDer<'a>) -> Result<EndEntityCert<'a>, 
     EndEntityCert::try_from(certificate).map_err(|error| error.to_string())
 }
 
-/// Whether a certificate is one of a CA, and signed by itself.
+/// Checks that a certificate is self-signed and belongs to a CA.
 fn check_root(certificate: &CertificateDer<'_>) -> Result<(), String> {
     let parsed = parse(certificate)?;
     let fields = parsed.tbs_certificate();

@@ -21,10 +21,10 @@ use crate::identity::Identity;
 
 mod tls;
 
-/// How long the connection and its handshake may take: as long as docker's agents wait.
+/// Limit for the connection and its handshake: as long as docker's agents wait.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Where managers listen if an address has no port.
+/// Port of a manager whose address has none.
 const DEFAULT_PORT: u16 = 2377;
 
 /// The longest address that is looked up.

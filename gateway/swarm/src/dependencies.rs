@@ -93,7 +93,7 @@ impl Dependencies {
         Ok(own)
     }
 
-    /// Whether one of them has to be expanded.
+    /// Returns whether a secret or config is a template.
     pub(crate) fn has_templates(&self) -> bool {
         let secrets = self.secrets.values().filter_map(|secret| Payload::of_secret(secret));
         let configs = self.configs.values().filter_map(|config| Payload::of_config(config));

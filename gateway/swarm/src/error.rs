@@ -1,4 +1,4 @@
-//! Why a node cannot join a swarm, or cannot stay in it, each with what to do.
+//! Reasons why a node cannot join a swarm or stay in it, each with the remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use switchyard_linux::beginning;
 use switchyard_linux::files::ReplaceError;
 use switchyard_linux::report;
 
-/// What failed.
+/// An error of joining, leaving or membership.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A join token cannot be read. Nothing of it is shown.
@@ -17,7 +17,7 @@ pub enum Error {
         "the join token is not valid: {reason}; `docker swarm join-token worker` on a manager shows the right one"
     )]
     InvalidToken {
-        /// What is wrong with it.
+        /// The defect.
         reason: &'static str,
     },
     /// The cluster admits only nodes with certified cryptography.
@@ -43,9 +43,9 @@ pub enum Error {
     /// A manager sent certificates that cannot be parsed or do not fit.
     #[error("{what} cannot be used: {reason}")]
     InvalidCertificate {
-        /// Which certificates.
+        /// The certificates concerned.
         what: &'static str,
-        /// What is wrong with them.
+        /// The defect.
         reason: String,
     },
     /// The certificate makes the node a manager.
@@ -71,19 +71,19 @@ pub enum Error {
     /// The certificate was not issued in time.
     #[error(
         "the swarm did not issue the certificate of this node, {node}, within {} s; join again with the same token to \
-         go on waiting", limit.as_secs()
+         continue waiting", limit.as_secs()
     )]
     CertificateLate {
         /// The id of the node.
         node: String,
-        /// How long it was waited for.
+        /// The limit that has passed.
         limit: Duration,
     },
     /// The certificate is of the past, by the clock of this node.
     #[error(
         "by the clock of this node the certificate of {node} has expired; if the clock is right, no manager accepts it: run \
          `docker node rm {node}` on a manager and `switchyard swarm leave` here, and join again; if it is wrong, set it right: the \
-         node goes on by itself"
+         node then continues by itself"
     )]
     CertificateExpired {
         /// The id of the node.
@@ -92,7 +92,7 @@ pub enum Error {
     /// The certificate is of the future, by the clock of this node.
     #[error(
         "by the clock of this node the certificate of {node} is not valid yet: the clock is wrong, as on a machine that has none of \
-         its own; set it right, and the node goes on by itself"
+         its own; set it right, and the node continues by itself"
     )]
     CertificateNotValidYet {
         /// The id of the node.
@@ -121,7 +121,7 @@ pub enum Error {
     /// The node was in a cluster, and has not left it.
     #[error("this node cannot join a swarm: {reason}")]
     StillMember {
-        /// What became of its membership, and what to do.
+        /// The state of its membership, and the remedy.
         reason: String,
     },
     /// The node joins or leaves already.
@@ -136,7 +136,7 @@ pub enum Error {
     /// The tasks of the cluster cannot be ended.
     #[error("this node is still in the swarm, because its tasks cannot be ended and removed; try again")]
     TasksLeft {
-        /// Why.
+        /// The cause.
         #[source]
         cause: switchyard_core::Error,
     },
@@ -145,18 +145,18 @@ pub enum Error {
     TokenFile {
         /// The file, of `swarm.join_token_file`.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
     /// The daemon ends.
-    #[error("the daemon is stopping; the join or leave goes on when it runs again")]
+    #[error("the daemon is stopping; the join or leave continues when it runs again")]
     Stopping,
     /// No manager could be reached.
     #[error("cannot connect to the manager {manager}; it listens on TCP port 2377 by default")]
     Unreachable {
         /// The address.
         manager: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: BoxedError,
     },
@@ -165,9 +165,9 @@ pub enum Error {
     NoAnswer {
         /// The address.
         manager: String,
-        /// Which call.
+        /// The name of the call.
         call: &'static str,
-        /// How long it was waited for.
+        /// The limit that has passed.
         limit: Duration,
     },
     /// A manager answered with an error.
@@ -175,7 +175,7 @@ pub enum Error {
     Refused {
         /// The address.
         manager: String,
-        /// Which call.
+        /// The name of the call.
         call: &'static str,
         /// Its answer.
         status: Box<tonic::Status>,
@@ -185,9 +185,9 @@ pub enum Error {
     InvalidAnswer {
         /// The address.
         manager: String,
-        /// Which call.
+        /// The name of the call.
         call: &'static str,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
     /// No manager is known.
@@ -196,16 +196,16 @@ pub enum Error {
     /// A file of the identity cannot be read or written.
     #[error("cannot {verb} {}", path.display())]
     File {
-        /// What was tried.
+        /// The failed action.
         verb: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
     /// The disk takes too long. What was to be written may still be.
-    #[error("the disk does not read or write {} in time; `switchyard swarm status` tells what has become of it", path.display())]
+    #[error("the disk does not read or write {} in time; `switchyard swarm status` shows the state of the membership", path.display())]
     DiskLate {
         /// The directory of the identity.
         path: PathBuf,
@@ -213,17 +213,17 @@ pub enum Error {
     /// A file of the identity has been changed or damaged.
     #[error("{} is not usable: {reason}; run `switchyard swarm leave`, and join again", path.display())]
     InvalidFile {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
     /// The cryptographic library failed.
     #[error("cannot {verb}: {reason}")]
     Cryptography {
-        /// What was tried.
+        /// The failed action.
         verb: &'static str,
-        /// What it says.
+        /// The library's message.
         reason: String,
     },
 }
@@ -271,7 +271,7 @@ impl Error {
         }
     }
 
-    /// Whether the cause may end without anybody here: the clock of this node, which is set right at some time after the
+    /// Returns whether the cause may end without intervention: a wrong clock, which is set some time after
     /// boot, or a disk that hangs.
     #[must_use]
     pub const fn may_pass(&self) -> bool {
@@ -281,7 +281,7 @@ impl Error {
         )
     }
 
-    /// Whether only an operator can end the cause, so that the node does not try again.
+    /// Returns whether only an operator can remove the cause, so that the node does not retry.
     #[must_use]
     pub const fn is_final(&self) -> bool {
         match self {
@@ -328,5 +328,5 @@ impl From<Error> for switchyard_core::Error {
     }
 }
 
-/// How much of a manager's text is repeated.
+/// Maximum number of bytes quoted from a manager's message.
 const TEXT_MAX: usize = 500;

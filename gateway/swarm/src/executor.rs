@@ -1,4 +1,4 @@
-//! What runs the tasks of this node.
+//! The interface to the implementation that runs the tasks of this node.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::session::assignments::Changes;
 use crate::session::description::NodeFacts;
 use crate::session::reports::Reports;
 
-/// Makes executors. There is one at a time, since what an executor has begun goes on: another one is made only when
-/// [`Executor::remove_all`] has succeeded.
+/// Makes executors. There is one at a time, because the work that an executor has begun continues: another
+/// one is made only when [`Executor::remove_all`] has succeeded.
 pub trait MakeExecutor: Send + Sync {
     /// An executor that serves no cluster yet; the statuses of its tasks go to these reports.
     fn make(&self, reports: Arc<Reports>) -> Arc<dyn Executor>;
@@ -35,7 +35,7 @@ pub struct TaskLog {
     pub task_id: String,
     /// The file, in the CRI format, with its rotated files beside it; `None` if the output is kept nowhere.
     pub file: Option<PathBuf>,
-    /// Whether the task has ended. The last lines may not be in the log yet.
+    /// True if the task has ended. The last lines may not be in the log yet.
     pub has_ended: bool,
 }
 
@@ -46,7 +46,7 @@ pub trait Executor: Send + Sync {
     /// removes the tasks of every cluster.
     fn serve(&self, member: &MemberName);
 
-    /// What managers are told of the node. They are told of a change within ten seconds.
+    /// Receiver for the node's description. Managers receive a change within ten seconds.
     fn facts(&self) -> watch::Receiver<NodeFacts>;
 
     /// Takes up the tasks of before the daemon's start. It is called once the gateway has recovered, before the first
@@ -57,7 +57,8 @@ pub trait Executor: Send + Sync {
     /// has already, since each new session begins with everything. If dropped, the same changes come again.
     async fn apply(&self, changes: Changes);
 
-    /// Ends all tasks and removes them; no changes are applied meanwhile. Idempotent. If dropped, it may go on.
+    /// Ends all tasks and removes them; no changes are applied meanwhile. Idempotent. May continue if
+    /// dropped.
     ///
     /// # Errors
     /// A task is left.
@@ -68,7 +69,7 @@ pub trait Executor: Send + Sync {
         Vec::new()
     }
 
-    /// Whether all that a task has printed, which has ended, is in its log; `false` also if that cannot be found out.
+    /// Returns whether the log of an ended task is complete; `false` also if that cannot be determined.
     async fn is_log_complete(&self, log: &TaskLog) -> bool {
         log.has_ended
     }

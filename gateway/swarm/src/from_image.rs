@@ -8,7 +8,7 @@ use switchyard_docker_options::fields::text;
 
 use crate::plan::{HealthCheck, HealthCommand, check_time};
 
-/// What an image says of its health check.
+/// The health check of an image's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ImageHealth {
     /// The health check.

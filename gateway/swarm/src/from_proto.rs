@@ -143,7 +143,7 @@ fn meta(asked: &TaskRequest<'_>) -> Result<Meta> {
 
 struct Hostname {
     name: String,
-    /// Whether the task has another one than its network namespace would have.
+    /// True if the name differs from that of the task's network namespace.
     is_own: bool,
 }
 
@@ -167,7 +167,7 @@ fn working_directory(dir: &str) -> Result<Option<PathBuf>> {
     }
 }
 
-/// What a service says of the environment.
+/// The environment variables that a service sets and removes.
 struct Environment {
     set: Vec<EnvVar>,
     unset: Vec<String>,

@@ -146,10 +146,10 @@ pub fn task(data: &[u8]) {
     crate::from_proto::any_bytes::check(data);
 }
 
-/// What the bytes are as a task of a service, on a node that has the secret `s` and the config `c`.
+/// Plans the task that the bytes encode, on a node that has the secret `s` and the config `c`.
 ///
 /// # Errors
-/// They are none, or the task is refused.
+/// The bytes encode no task, or the task is refused.
 pub fn task_spec(data: &[u8]) -> switchyard_core::Result<switchyard_core::spec::TaskSpec> {
     crate::from_proto::any_bytes::task_spec(data)
 }

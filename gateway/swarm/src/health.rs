@@ -24,7 +24,7 @@ pub(crate) use run::CheckRunner;
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(8);
 
-/// What is known of the health of a task.
+/// The health of a task, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HealthState {
     /// No check has passed yet.
@@ -75,12 +75,12 @@ impl Health {
         health
     }
 
-    /// When the next check is due.
+    /// Returns the time at which the next check is due.
     pub(crate) const fn due(&self) -> Duration {
         self.due
     }
 
-    /// What is known.
+    /// Returns the current state.
     pub(crate) const fn state(&self) -> HealthState {
         self.state
     }

@@ -1,4 +1,4 @@
-//! What makes this node a member of a cluster: its key, its certificate and the roots.
+//! The identity of a member of a cluster: its key, its certificate and the roots.
 
 use std::time::SystemTime;
 
@@ -54,7 +54,7 @@ impl Identity {
         Ok(Self { roots, issuer, ..self.clone() })
     }
 
-    /// Whether it has the same certificate and the same roots.
+    /// Returns whether `other` has the same certificate and the same roots.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.chain == other.chain && self.roots == other.roots
@@ -72,7 +72,7 @@ impl Identity {
         &self.chain.subject().cluster
     }
 
-    /// When the certificate is valid.
+    /// Returns the validity period of the certificate.
     #[must_use]
     pub const fn validity(&self) -> ValidityPeriod {
         self.chain.validity()
@@ -96,8 +96,7 @@ impl Identity {
         &self.key
     }
 
-    /// What managers are told of the certificates in use. A rotation of the CA ends when all nodes tell of the
-    /// new one.
+    /// Describes the certificates in use to managers. A CA rotation ends when all nodes report the new CA.
     #[must_use]
     pub fn tls_info(&self) -> swarm::NodeTlsInfo {
         swarm::NodeTlsInfo {

@@ -1,4 +1,4 @@
-//! How a node gets a certificate: a request, and the wait for what comes of it.
+//! Issuance of a node's certificate: the request, and the wait for its result.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::error::Error;
 #[cfg(test)]
 mod tests;
 
-/// How long a manager may take to note a request.
+/// Limit for a manager to accept a request.
 const ISSUE_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long one look at the request is held open: managers answer when something has changed.
+/// Limit for one status call: managers hold it open, and answer when something has changed.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a certificate is waited for. A manager needs milliseconds, an external CA of a company some seconds,
-/// and the election of a leader up to a minute.
+/// Limit for the issuance of a certificate. A manager needs milliseconds, an external CA of a company some
+/// seconds, and the election of a leader up to a minute.
 const CERTIFICATE_LIMIT: Duration = Duration::from_secs(180);
 
 /// The pauses between looks: as docker's agents have them.
@@ -35,7 +35,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// The largest answer: a chain and a request, with room.
 const ANSWER_MAX: usize = 4 * PEM_MAX;
 
-/// What is known of a request.
+/// The state of a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     /// This chain was issued.
@@ -120,12 +120,12 @@ fn client(connection: &Connection) -> NodeCaClient<Channel> {
     NodeCaClient::new(connection.channel()).max_decoding_message_size(ANSWER_MAX)
 }
 
-/// Whether a later call may succeed: the leader changes, or cannot be reached.
+/// Returns whether a later call may succeed: the leader changes, or is unreachable.
 const fn is_passing(code: Code) -> bool {
     matches!(code, Code::Aborted | Code::Unavailable | Code::DeadlineExceeded)
 }
 
-/// What an answer says of a request. The answer may still be about an earlier request of the node.
+/// Interprets an answer about a request. It may still be about an earlier request of the node.
 fn verdict(answer: swarm::NodeCertificateStatusResponse, request: &str) -> Verdict {
     let swarm::NodeCertificateStatusResponse { status, certificate } = answer;
     let status = status.unwrap_or_default();
@@ -143,5 +143,5 @@ fn verdict(answer: swarm::NodeCertificateStatusResponse, request: &str) -> Verdi
     }
 }
 
-/// How much of a manager's reason is repeated.
+/// Maximum number of bytes quoted from a manager's reason.
 const REASON_MAX: usize = 500;

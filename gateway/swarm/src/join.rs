@@ -6,9 +6,9 @@
 //!           NodeCertificateStatus  until the certificate is there; it is stored, with the roots
 //! ```
 //!
-//! A node that is killed between the second call and the certificate goes on with the stored request, which needs no
-//! token any more. Only a kill between the manager's answer and the write of it leaves a node object that nobody
-//! uses: `Down` in `docker node ls`, until an operator removes it.
+//! A node that is killed between the second call and the certificate continues with the stored request, which
+//! needs no token any more. Only a kill between the manager's answer and its write to disk leaves a node
+//! object that nobody uses: `Down` in `docker node ls`, until an operator removes it.
 
 use std::time::{Duration, SystemTime};
 
@@ -29,24 +29,24 @@ use crate::managers::{Managers, Peer};
 use crate::store::{PendingJoin, Store};
 use crate::token::{JoinToken, RootDigest};
 
-/// How long a manager may take to send its roots.
+/// Limit for a manager to send its roots.
 const ROOTS_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often a manager is tried that cannot be reached, and the pause between: as docker does it.
+/// Number of attempts to connect to an unreachable manager, and the pause between them: as docker does it.
 const ATTEMPTS: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_secs(2);
 
-/// How many managers a join may name. SwarmKit advises 7 at most.
+/// Maximum number of managers in a join request. SwarmKit advises at most 7.
 pub const JOIN_MANAGERS_MAX: usize = 16;
 
-/// What an operator asks for.
+/// An operator's request to join.
 #[derive(Debug, Clone)]
 pub struct JoinRequest {
     /// Managers, `HOST` or `HOST:PORT`: the first that answers is joined.
     pub managers: Vec<String>,
     /// The worker token of the cluster.
     pub token: JoinToken,
-    /// Whether the scheduler may place tasks on the node.
+    /// Availability of the node for the scheduler.
     pub availability: Availability,
 }
 
@@ -256,7 +256,7 @@ fn withhold(mut error: Error, token: &JoinToken) -> Error {
     error
 }
 
-/// Whether another attempt may succeed: no manager can be reached, or there is no leader.
+/// Returns whether another attempt may succeed: no manager is reachable, or there is no leader.
 pub(crate) fn is_passing(error: &Error) -> bool {
     if let Error::Refused { status, .. } = error {
         return matches!(status.code(), Code::Aborted | Code::Unavailable);

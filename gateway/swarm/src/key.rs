@@ -22,7 +22,7 @@ use crate::error::Error;
 #[cfg(test)]
 mod tests;
 
-/// How many characters a line of PEM has.
+/// Characters in a line of PEM.
 const PEM_LINE: usize = 64;
 
 /// A private key of the curve P-256, which managers of all versions take. Clones share it; `Debug` shows nothing of it.

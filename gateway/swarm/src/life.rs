@@ -1,13 +1,13 @@
-//! The states of a task, and what an agent does next: pure, without clock and I/O.
+//! The states of a task, and the agent's next step: pure, without clock and I/O.
 //!
 //! ```text
 //!  ASSIGNED ─check─► ACCEPTED ─► PREPARING ─prepare─► READY ─► STARTING ─start─► RUNNING ─wait─► COMPLETE
 //!     └───────────── fails: REJECTED ──────────────────┘           └───── fails ────┴──────────► FAILED
-//!  any of them, if the task is wanted in SHUTDOWN or beyond ─stop─► SHUTDOWN
+//!  any of them, if the desired state is SHUTDOWN or beyond ─stop─► SHUTDOWN
 //! ```
 //!
-//! The manager wants a task in a state, and never in a lower one than before. From ACCEPTED and READY the task
-//! goes on only if it is wanted further: a rolling update prepares a task, and starts it later.
+//! The manager's desired state of a task never decreases. From ACCEPTED and READY the task continues only if
+//! the desired state is higher: a rolling update prepares a task, and starts it later.
 
 use swarm::TaskState as Wire;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
@@ -32,7 +32,7 @@ pub(crate) enum State {
     Orphaned,
 }
 
-/// What is to be done for a task.
+/// A step of a task's life that has effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Make the plan.
@@ -47,7 +47,7 @@ pub(crate) enum Step {
     Stop,
 }
 
-/// What comes next for a task.
+/// The next action for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// A step with effects; [`after`] says what follows from its outcome.
@@ -69,17 +69,17 @@ pub(crate) enum Outcome {
     Fatal(String),
 }
 
-/// What is reported of a task.
+/// A status to report for a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Report {
     pub(crate) state: State,
-    /// What led to it.
+    /// SwarmKit's word for the event that led to the state.
     pub(crate) message: &'static str,
-    /// Why it failed, or fails at the moment.
+    /// The reason for a failure, final or temporary.
     pub(crate) error: String,
 }
 
-/// What the gateway has of a task.
+/// The state of a task's object in the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Object {
     /// Created, and never started.
@@ -92,7 +92,7 @@ pub(crate) enum Object {
     StartFailed,
 }
 
-/// How an assigned task is taken up that is not known yet, as after a restart of the daemon.
+/// The way to continue an assigned task that no worker knows yet, as after a restart of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Resume {
     /// From this state on.
@@ -106,7 +106,7 @@ pub(crate) enum Resume {
 /// The error of a task whose container is gone.
 pub(crate) const LOST: &str = "container lost";
 
-/// What comes next for a task in this state that is wanted in that one.
+/// Chooses the next action for a task in `state` whose desired state is `wanted`.
 pub(crate) fn next(state: State, wanted: State) -> Next {
     if state.is_terminal() {
         return Next::Idle;
@@ -131,7 +131,7 @@ pub(crate) fn next(state: State, wanted: State) -> Next {
     }
 }
 
-/// What is reported of a task in this state after a step.
+/// Returns the status to report for a task in `state` after a step.
 pub(crate) fn after(state: State, step: Step, outcome: Outcome) -> Report {
     match outcome {
         Outcome::Temporary(error) => Report { state, message: state.message(), error },
@@ -151,8 +151,8 @@ pub(crate) fn after(state: State, step: Step, outcome: Outcome) -> Report {
     }
 }
 
-/// How a task is taken up of which the gateway has this object, the manager knows this state, and wants that
-/// one. A task that may have run is never run again.
+/// Chooses how to continue a task from its object in the gateway, the state that the manager knows, and the
+/// desired state. A task that may have run is never run again.
 pub(crate) fn resume(object: Option<Object>, known: State, wanted: State) -> Resume {
     if known.is_terminal() {
         return Resume::Quietly;
@@ -189,7 +189,7 @@ impl Report {
 // === impl State ===
 
 impl State {
-    /// Whether the task has ended.
+    /// Returns whether the task has ended.
     pub(crate) fn is_terminal(self) -> bool {
         self >= Self::Complete
     }

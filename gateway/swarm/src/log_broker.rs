@@ -1,12 +1,12 @@
-//! Passes logs of tasks on to clients of the swarm, `docker service logs`: managers tell who wants which.
+//! Publishes logs of tasks for clients of the swarm (`docker service logs`), as managers request them.
 //!
 //! ```text
 //! ListenSubscriptions ─► LogRequest ─► Publisher, one for each subscription ─► PublishLogs
 //!                                         └ TaskReader, one for each log
 //! ```
 //!
-//! All of it belongs to one session, and ends with it: a manager tells the next one again what is still wanted.
-//! A manager that does not serve logs costs the session nothing.
+//! All of it belongs to one session, and ends with it: a manager repeats open subscriptions to the next
+//! session. A manager that does not serve logs does not disturb the session.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -32,32 +32,32 @@ mod publisher;
 pub(crate) mod request;
 mod task_reader;
 
-/// How many subscriptions are served at the same time.
+/// Maximum number of subscriptions that are served at the same time.
 const SUBSCRIPTIONS_MAX: usize = 64;
 
-/// How many more are answered without logs.
+/// Maximum number of further subscriptions that are answered without logs.
 const REFUSALS_MAX: usize = 64;
 
-/// How many subscriptions that are over are remembered, because a manager may tell of them again.
+/// Number of ended subscriptions that are remembered, because a manager may repeat them.
 const REMEMBERED_MAX: usize = 1024;
 
-/// How many logs are followed at the same time: each takes some 100 KiB.
+/// Maximum number of logs that are followed at the same time: each takes about 100 KiB.
 const FOLLOWED_MAX: usize = 256;
 
-/// How many messages of a subscription wait to be sent, each with one chunk of a log.
+/// Messages of a subscription that wait to be sent, each with one chunk of a log.
 const QUEUE: usize = 1;
 
 /// The largest message of a manager: thousands of ids.
 const MESSAGE_MAX: usize = 1 << 20;
 
-/// How long a manager may take to answer the end of a subscription.
+/// Limit for a manager to answer the end of a subscription.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The pauses before a stream of subscriptions is opened again.
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// What gRPC libraries say of an answer without a message. Managers answer so to the end of a subscription.
+/// Error of gRPC libraries for an answer without a message, as managers answer the end of a subscription.
 const NO_MESSAGE: &str = "Missing response message";
 
 /// Serves the subscriptions of one session.
@@ -66,7 +66,7 @@ struct LogBroker<'a> {
     node: Arc<str>,
     executor: &'a Arc<dyn Executor>,
     places: Arc<Semaphore>,
-    /// What runs for subscriptions, by their ids.
+    /// The publishers of open subscriptions, by subscription id.
     running: BTreeMap<String, AbortHandle>,
     ids: BTreeMap<Id, String>,
     publishers: JoinSet<()>,
@@ -165,7 +165,7 @@ impl LogBroker<'_> {
         }
     }
 
-    /// Acts on a message. The manager tells of subscriptions again that it has told of before.
+    /// Handles a message. The manager may repeat subscriptions that it has sent before.
     fn take(&mut self, message: swarm::SubscriptionMessage) {
         match SubscriptionChange::from_proto(message, &self.node) {
             Ok(SubscriptionChange::Opened(request)) => self.open(request),

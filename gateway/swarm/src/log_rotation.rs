@@ -1,13 +1,13 @@
-//! Rotates the logs of tasks: nobody else does so for services, as kubelets and Nomad's agents do for theirs.
+//! Rotates the logs of tasks: kubelets and Nomad's agents rotate theirs, a swarm's managers do not.
 //!
 //! ```text
-//!  larger than it may be ─► its file is renamed ─► the oldest files are removed ─► the logkeeper opens the log anew
+//!  larger than it may be ─► its file is renamed ─► the oldest files are removed ─► the logkeeper reopens the log
 //! ```
 //!
-//! What a kill or a failure leaves in between is seen by the next pass. A log without a file was renamed, and is still
-//! written under its new name until it is opened anew. A log that could not be opened anew may have an empty file, which
-//! the logkeeper has created and does not use: it is opened anew until that has succeeded, and once after a start if it has
-//! rotated files. The newest rotated file is not removed before that.
+//! The next pass detects what a kill or a failure left in between. A log without a file was renamed, and is
+//! still written under its new name until it is reopened. A log that could not be reopened may have an empty
+//! file, which the logkeeper has created and does not use: it is reopened until that has succeeded, and once
+//! after a start if it has rotated files. The newest rotated file is not removed before that.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -38,19 +38,19 @@ struct RotatedLog {
     file: PathBuf,
     /// The size of the file at which it is rotated.
     max_size: u64,
-    /// How many rotated files are kept.
+    /// Number of rotated files to keep.
     kept: usize,
 }
 
-/// How the file of a log is.
+/// The state of a log's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileState {
     /// Within its size.
     Small,
     /// It is to be rotated.
     Large,
-    /// It was renamed, and the log may not be opened anew yet: there is no file, or an empty one, and nobody knows whether
-    /// the logkeeper uses that.
+    /// It was renamed, and the log may not be reopened yet: there is no file, or an empty one that the
+    /// logkeeper may not use.
     Renamed,
 }
 
@@ -81,7 +81,7 @@ impl LogRotator {
         }
     }
 
-    /// Looks at each log once. Cancel-safe: the next pass goes on.
+    /// Examines each log once. Cancel-safe: the next pass continues.
     pub(crate) async fn pass(&mut self) {
         // Before a recovery there are none.
         let tasks = self.scope.tasks().unwrap_or_default();
@@ -107,7 +107,7 @@ impl LogRotator {
         }
     }
 
-    /// Rotates a log if that is due. The first failure is told; those that follow without a success are not.
+    /// Rotates a log if that is due. Only the first failure is logged, until a rotation succeeds.
     async fn follow_up(&mut self, state: io::Result<FileState>, log: RotatedLog) {
         let task = log.task;
         let rotated = match state {
@@ -138,8 +138,9 @@ impl LogRotator {
     }
 }
 
-/// Rotates a log whose file is large, or goes on with a rotation. The oldest files go before the log is opened anew, which
-/// takes an inode that the disk may not have; only the newest one is still written until then.
+/// Rotates a log whose file is large, or continues a rotation. The oldest files are removed before the log is
+/// reopened, which takes an inode that the disk may not have; only the newest one is still written until
+/// then.
 async fn rotate(scope: &Scope, log: RotatedLog, state: FileState) -> Result<()> {
     let log = Arc::new(log);
     let aside = Arc::clone(&log);
@@ -186,7 +187,8 @@ impl RotatedLog {
         Some(Self { task: task.id, file, max_size, kept })
     }
 
-    /// How the file is. Until the log `is_settled`, an empty file beside rotated ones may be one that is not used.
+    /// Returns the state of the file. Until the log `is_settled`, an empty file beside rotated ones may be
+    /// unused.
     fn state(&self, is_settled: bool) -> io::Result<FileState> {
         Ok(match if_present(size(&self.file))? {
             Some(0) if !is_settled && RotatedFiles::of(&self.file)?.count() > 0 => FileState::Renamed,

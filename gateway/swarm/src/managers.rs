@@ -1,9 +1,9 @@
-//! Which manager to connect to next: a pure choice among those that are known.
+//! Choice of the next manager to connect to, among the known ones: pure.
 
 #[cfg(test)]
 mod tests;
 
-/// How many managers are kept. SwarmKit advises 7 at most.
+/// Maximum number of managers that are kept. SwarmKit advises at most 7.
 const COUNT_MAX: usize = 64;
 
 /// The longest address that is accepted: a host name of 253 bytes with a port.

@@ -13,13 +13,13 @@ use crate::managers::{Managers, Peer};
 use crate::random;
 use crate::store::Store;
 
-/// What sessions and renewals share.
+/// State that sessions and renewals share.
 #[derive(Debug)]
 pub(crate) struct Membership {
     store: Store,
     identity: watch::Sender<Identity>,
     managers: Mutex<Managers>,
-    /// Whether a manager has asked for a renewal of the present certificate.
+    /// True if a manager has requested a renewal of the present certificate.
     renewal: watch::Sender<bool>,
     /// Orders changes of the identity.
     change: tokio::sync::Mutex<()>,
@@ -51,7 +51,7 @@ impl Membership {
         self.identity.borrow().clone()
     }
 
-    /// Tells of other identities.
+    /// Returns a receiver for changes of the identity.
     pub(crate) fn watch(&self) -> watch::Receiver<Identity> {
         self.identity.subscribe()
     }
@@ -114,7 +114,7 @@ impl Membership {
         let _ = self.renewal.subscribe().wait_for(|asked| *asked).await;
     }
 
-    /// A manager has told which managers there are.
+    /// Records the list of managers that a manager has sent.
     pub(crate) async fn told_managers(&self, peers: impl IntoIterator<Item = Peer>) {
         let changed = {
             let mut managers = self.managers.lock();
@@ -136,7 +136,7 @@ impl Membership {
         managers.choose(random::number()).map(|peer| peer.address.clone()).ok_or(Error::NoManager)
     }
 
-    /// Whether a manager has served this node.
+    /// Records whether a manager has served this node.
     pub(crate) fn judge_manager(&self, address: &str, has_answered: bool) {
         let mut managers = self.managers.lock();
         if has_answered {

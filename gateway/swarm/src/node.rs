@@ -6,8 +6,9 @@
 //!      └──────leave───────┴──────────┴──────────┘
 //! ```
 //!
-//! One actor does everything, one thing after the other. What it has begun is on disk, so that it goes on after a
-//! restart of the daemon. A node that has left a swarm, or was removed from it, joins none by itself.
+//! One actor does everything, one thing after the other. Whatever it has begun is on disk, so that it
+//! continues after a restart of the daemon. A node that has left a swarm, or was removed from it, joins none
+//! by itself.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -33,20 +34,20 @@ mod token_file;
 
 pub use actor::NodeActor;
 
-/// How many requests may wait for the actor, which answers each at once.
+/// Maximum number of requests that wait for the actor, which answers each at once.
 const COMMANDS_MAX: usize = 16;
 
-/// What the actor needs.
+/// Dependencies of the actor.
 pub struct NodeParts {
     /// The directory of the membership.
     pub dir: PathBuf,
-    /// How to join without being asked.
+    /// The join that the configuration requests.
     pub join_by_file: Option<JoinByFile>,
     /// The objects of Swarm.
     pub scope: Scope,
-    /// Where joins and leaves are registered.
+    /// Registry of the joins and leaves in progress.
     pub operations: Operations,
-    /// What runs tasks.
+    /// Factory of the executors that run tasks.
     pub maker: Arc<dyn MakeExecutor>,
 }
 
@@ -68,7 +69,7 @@ pub struct SwarmNode {
     state: watch::Receiver<NodeState>,
 }
 
-/// Where a request's result goes.
+/// Channel for the result of a request.
 type Reply = oneshot::Sender<Result<(), Error>>;
 
 /// A request to the actor.
@@ -78,22 +79,22 @@ enum NodeCommand {
     Leave { caller: Option<Caller>, reply: Reply },
 }
 
-/// How the node is.
+/// The state of the node.
 #[derive(Debug, Clone)]
 pub struct NodeStatus {
     /// In which part of the diagram.
     pub phase: NodePhase,
     /// Since when.
     pub since: SystemTime,
-    /// How many sessions were opened since the start of the daemon.
+    /// Sessions opened since the start of the daemon.
     pub sessions: u64,
-    /// How many sessions have failed, or could not be opened, since then.
+    /// Sessions that have failed or could not be opened since then.
     pub failures: u64,
-    /// Why the last join or leave that somebody asked for has failed, until the next one.
+    /// The error of the last requested join or leave, until the next one.
     pub refusal: Option<String>,
 }
 
-/// Whether the node is a worker of a swarm.
+/// The phase of the node's membership.
 #[derive(Debug, Clone)]
 pub enum NodePhase {
     /// It is in no swarm, and does not try to.
@@ -103,7 +104,7 @@ pub enum NodePhase {
     },
     /// It joins one.
     Joining {
-        /// Why it has not succeeded yet.
+        /// The reason why it has not succeeded yet.
         error: Option<String>,
     },
     /// It is in one.
@@ -113,9 +114,9 @@ pub enum NodePhase {
     /// It is no working member of the one that it was in. If that is because of the clock or of a disk that hangs, it goes
     /// on by itself once that has passed; otherwise an operator has to let it leave.
     Ended {
-        /// Which one, if that is still known.
+        /// The membership, if it is still known.
         member: Option<MemberName>,
-        /// Why.
+        /// The cause.
         error: String,
     },
 }
@@ -125,7 +126,7 @@ pub enum NodePhase {
 struct NodeState {
     phase: CurrentPhase,
     since: SystemTime,
-    /// What earlier agents have counted.
+    /// Sessions and failures counted by earlier agents.
     sessions: u64,
     failures: u64,
     refusal: Option<String>,
@@ -158,7 +159,7 @@ impl SwarmNode {
         (Self { commands, state: shown }, NodeActor::new(parts, received, state))
     }
 
-    /// Joins a swarm, for the current caller. If dropped, the join goes on.
+    /// Joins a swarm, for the current caller. If dropped, the join continues.
     ///
     /// # Errors
     /// - As [`join`](crate::join()).
@@ -167,8 +168,8 @@ impl SwarmNode {
         self.ask(|caller, reply| NodeCommand::Join { request, caller, reply }).await
     }
 
-    /// Ends and removes the tasks of the swarm, and forgets it, for the current caller. The managers are told nothing:
-    /// there is no call for it. If dropped, the leave goes on.
+    /// Ends and removes the tasks of the swarm, and forgets it, for the current caller. The managers are not
+    /// notified, because SwarmKit has no call for it. If dropped, the leave continues.
     ///
     /// # Errors
     /// - [`Error::NotJoined`], [`Error::Busy`], [`Error::TasksLeft`], [`Error::Stopping`].
@@ -177,7 +178,7 @@ impl SwarmNode {
         self.ask(|caller, reply| NodeCommand::Leave { caller, reply }).await
     }
 
-    /// How the node is.
+    /// Returns the state of the node.
     #[must_use]
     pub fn status(&self) -> NodeStatus {
         self.state.borrow().status()
@@ -193,7 +194,7 @@ impl SwarmNode {
 // === impl NodeStatus ===
 
 impl NodeStatus {
-    /// What an operator has to mend, each with what to do; empty if nothing.
+    /// Returns the problems that need an operator, each with its remedy.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = match &self.phase {

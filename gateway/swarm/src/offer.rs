@@ -1,4 +1,4 @@
-//! What of the node is offered to the scheduler of a swarm.
+//! The node's resources that are offered to the scheduler of a swarm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,10 +29,10 @@ use enforcement::Enforcement;
 /// The interval at which the reservations of other owners are read. Managers get a change every ten seconds at most.
 const LOOK_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long the first offer waits for the first scan of the node's devices.
+/// Limit for which the first offer waits for the first scan of the node's devices.
 const SCAN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Tells managers what of the node they may use, for as long as it lives.
+/// Keeps the offer to managers up to date, for as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Offer {
     is_made: watch::Receiver<bool>,
@@ -46,7 +46,7 @@ pub(crate) struct Reservations {
     enforcement: Enforcement,
 }
 
-/// What tasks reserve of the node.
+/// Resources of the node that tasks reserve.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Claimed {
     /// Processors and memory.
@@ -57,12 +57,12 @@ pub(crate) struct Claimed {
     named: BTreeSet<String>,
 }
 
-/// What may be offered.
+/// Resources that may be offered.
 #[derive(Debug, Clone, Default)]
 struct NodeCapacity {
     /// Everything that the node has.
     all: Reserved,
-    /// What other owners have reserved of it.
+    /// Reservations of other owners.
     others: Reserved,
     /// The devices that no other owner has.
     devices: Vec<AssignedDevice>,
@@ -71,7 +71,7 @@ struct NodeCapacity {
 // === impl Offer ===
 
 impl Offer {
-    /// Begins to tell. Needs a runtime.
+    /// Begins to publish the offer. Needs a runtime.
     pub(crate) fn begin(
         scope: Scope,
         facts: NodeFacts,
@@ -113,7 +113,7 @@ impl Reservations {
         }
     }
 
-    /// A manager has sent a task, while it is told these facts.
+    /// Notes a task that a manager has sent while it knew these facts.
     pub(crate) fn observe(&mut self, task: &swarm::Task, told: &NodeFacts) {
         self.enforcement.observe(task, told);
     }
@@ -123,7 +123,7 @@ impl Reservations {
         self.tasks.remove(id);
     }
 
-    /// What all of them reserve.
+    /// Returns the sum of all reservations.
     fn sum(&self) -> Claimed {
         self.tasks.values().fold(Claimed::default(), Claimed::plus)
     }
@@ -132,7 +132,7 @@ impl Reservations {
 // === impl Claimed ===
 
 impl Claimed {
-    /// What a task holds as its object tells; nothing if it has exited.
+    /// Returns the resources that a task holds according to its object; none if it has exited.
     fn of_object(task: &Task) -> Self {
         match task.state {
             TaskState::Exited { .. } | TaskState::Removing { .. } => Self::default(),
@@ -201,7 +201,7 @@ fn offered(facts: &NodeFacts, node: NodeCapacity, claimed: Claimed) -> (NodeFact
     (facts, left_out)
 }
 
-/// Keeps what managers are told up to date, until nobody listens any more. Cancel-safe.
+/// Keeps the published facts up to date, until nobody listens any more. Cancel-safe.
 async fn keep(
     scope: Scope,
     facts: NodeFacts,
@@ -240,7 +240,7 @@ async fn keep(
     }
 }
 
-/// What the node has at the moment.
+/// Returns the node's resources at the moment.
 fn capacity(scope: &Scope, devices: &Inventories) -> NodeCapacity {
     let devices = devices.borrow().clone();
     NodeCapacity {
@@ -250,8 +250,8 @@ fn capacity(scope: &Scope, devices: &Inventories) -> NodeCapacity {
     }
 }
 
-/// What the tasks of the swarm reserve: those that are assigned, and those that run. After a restart of the daemon the
-/// latter are known before the managers have said what is assigned.
+/// Returns the resources that tasks of the swarm reserve: assigned and running ones. After a restart of the
+/// daemon the latter are known before the managers have sent the assignments.
 fn claimed(scope: &Scope, reservations: &Mutex<Reservations>) -> Claimed {
     let objects = scope.tasks().unwrap_or_default();
     let held = objects.iter().map(|task| Claimed::of_object(task));

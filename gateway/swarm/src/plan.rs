@@ -14,13 +14,13 @@ use switchyard_linux::beginning;
 /// The time between the stop signal and SIGKILL where a service says nothing, as with docker.
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// How much of a wrong kind of health check is shown, in characters.
+/// Maximum number of characters quoted from a wrong kind of health check.
 const KIND_SHOWN: usize = 80;
 
 /// The shortest time of a health check, as with docker.
 const TIME_MIN: Duration = Duration::from_millis(1);
 
-/// What a node knows of itself and its cluster when it plans a task.
+/// Properties of the node and its cluster that plans depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanContext {
     /// The id of the cluster.
@@ -33,7 +33,7 @@ pub struct PlanContext {
     pub architecture: String,
     /// The directory below which each task has one for its log.
     pub log_dir: PathBuf,
-    /// Whether mounts can be recursively read-only, which they then are as docker has them.
+    /// True if mounts can be recursively read-only, which they then are, as docker makes them.
     pub recursive_readonly_mounts: bool,
     /// The CDI names that services may name in a label.
     pub allowed_devices: Arc<AllowedDevices>,
@@ -72,7 +72,7 @@ pub struct TaskPlan {
 pub struct ServiceImage {
     /// Its name, normally with a digest that the manager has resolved.
     pub reference: String,
-    /// Whether the name has a digest, so that an image of this name is the right one.
+    /// True if the name has a digest, so that an image of this name is the right one.
     pub has_digest: bool,
     /// The credentials for its pull.
     pub credentials: Credentials,
@@ -115,7 +115,7 @@ pub struct AssignedDevice {
     pub id: String,
 }
 
-/// How the health of a task is checked.
+/// The health check of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HealthCheck {
     /// The command.
@@ -124,7 +124,7 @@ pub struct HealthCheck {
     pub interval: Option<Duration>,
     /// The time after which a check has failed.
     pub timeout: Option<Duration>,
-    /// How many checks in a row must fail until the task is unhealthy.
+    /// Consecutive failures after which the task is unhealthy.
     pub retries: Option<u32>,
     /// The time after the start in which failures do not count.
     pub start_period: Option<Duration>,
@@ -146,7 +146,7 @@ pub enum HealthCommand {
     Shell(String),
 }
 
-/// When the log of a task is rotated.
+/// The limits at which the log of a task is rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogRotation {
     /// The size of a file at which it is; `None` for never.
@@ -185,7 +185,7 @@ impl HealthCommand {
             [kind, ..] => {
                 let shown = beginning(kind, KIND_SHOWN);
                 Err(format!(
-                    "it begins with {shown:?}: it is none of NONE, CMD and its command, and CMD-SHELL and its text"
+                    "it begins with {shown:?}: expected NONE, CMD and its command, or CMD-SHELL and its text"
                 ))
             }
         }

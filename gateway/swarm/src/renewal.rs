@@ -1,4 +1,4 @@
-//! When a certificate is renewed, and the renewal.
+//! Renewal of the certificate, and its schedule.
 
 use std::time::{Duration, SystemTime};
 
@@ -24,7 +24,7 @@ const LATEST: u64 = 80;
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// When to renew a certificate: a moment between half and four fifths of its time, chosen by `random`.
+/// Chooses when to renew a certificate: between half and four fifths of its validity, by `random`.
 #[must_use]
 pub fn due(validity: ValidityPeriod, random: u64) -> SystemTime {
     let ValidityPeriod { not_before, not_after } = validity;
@@ -34,8 +34,8 @@ pub fn due(validity: ValidityPeriod, random: u64) -> SystemTime {
     not_before + Duration::from_secs(earliest + random.checked_rem(span).unwrap_or(0))
 }
 
-/// How long to wait after so many failed attempts: longer each time, and never so long that fewer than ten more
-/// attempts fit into what is left of the certificate.
+/// Returns the pause after so many failed attempts: longer each time, but short enough for ten more attempts
+/// before the certificate expires.
 #[must_use]
 pub fn pause(failures: u32, left: Duration) -> Duration {
     let doubled = PAUSE_MIN.saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));

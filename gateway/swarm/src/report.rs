@@ -1,38 +1,38 @@
-//! How the membership is, for `switchyard swarm status`, metrics and health.
+//! The state of the membership, for `switchyard swarm status`, metrics and health.
 
 use std::time::SystemTime;
 
-/// How the membership is.
+/// The state of the membership.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentReport {
     /// The id of the cluster.
     pub cluster: String,
     /// The id of the node.
     pub node: String,
-    /// When the certificate was issued.
+    /// Start of the certificate's validity.
     pub certificate_begins: SystemTime,
-    /// When it ends.
+    /// End of the certificate's validity.
     pub certificate_ends: SystemTime,
     /// The manager of the session that is open; `None` if there is none.
     pub manager: Option<String>,
     /// Since when there is that session, or none.
     pub since: SystemTime,
-    /// How many sessions were opened since the agent began.
+    /// Sessions opened since the agent began.
     pub sessions: u64,
-    /// How many sessions have failed, or could not be opened, since then.
+    /// Sessions that have failed or could not be opened since then.
     pub failures: u64,
-    /// Why the last session ended or could not be opened; `None` after one was opened.
+    /// The error of the last session; `None` after one was opened.
     pub session_error: Option<String>,
-    /// Why the last renewal of the certificate failed; `None` after one that did not.
+    /// The error of the last renewal of the certificate; `None` after one that succeeded.
     pub renewal_error: Option<String>,
-    /// Whether the cluster wants the node to be a manager, which it cannot be.
+    /// True if the cluster has promoted the node to a manager, which it cannot be.
     pub is_promoted: bool,
-    /// Whether another process seems to be the same node.
+    /// True if another process seems to use the same identity.
     pub is_duplicate: bool,
 }
 
 impl AgentReport {
-    /// What an operator has to mend, each with what to do; empty if nothing.
+    /// Returns the problems that need an operator, each with its remedy.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();

@@ -16,7 +16,7 @@ pub(crate) fn task_id(number: usize) -> String {
     format!("{number:0>25}")
 }
 
-/// What the node knows of itself.
+/// Properties of the sample node.
 pub(crate) fn node() -> PlanContext {
     PlanContext {
         cluster_id: CLUSTER.into(),

@@ -35,11 +35,11 @@ pub(crate) mod mount_model;
 #[cfg(test)]
 mod tests;
 
-/// What all files together may take: a tenth of the node's memory, and the kernel's memory for so many files and
-/// directories.
+/// Limits of the mount for all files together: a tenth of the node's memory, and the kernel's memory for so
+/// many files and directories.
 const BOUNDS: &str = "mode=0700,size=10%,nr_inodes=16384";
 
-/// What is told when they do not fit.
+/// Failed action that is reported when they do not fit.
 const WRITE: &str =
     "write the secrets and configs of the task (all tasks have a tenth of the node's memory for theirs) to";
 
@@ -54,7 +54,7 @@ pub(crate) struct SecretFiles {
 
 /// Makes and ends the mount on the directory. Tests of other things have a model of it, which needs no root.
 pub(crate) trait TmpfsMounter: std::fmt::Debug + Send + Sync {
-    /// Whether something is mounted on the directory, which exists.
+    /// Returns whether something is mounted on the directory, which exists.
     fn is_mounted(&self, dir: &Path) -> Result<bool>;
 
     /// Mounts a tmpfs there.

@@ -39,10 +39,10 @@ pub(crate) mod description;
 pub(crate) mod pace;
 pub(crate) mod reports;
 
-/// How long a manager may take to register the node: it does so with the next write of its store.
+/// Limit for a manager to register the node: it does so with the next write of its store.
 const REGISTER_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long an answer to a heartbeat or to statuses may take, and the first assignments.
+/// Limits for an answer to a heartbeat or to statuses, and for the first assignments.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const ASSIGNMENTS_LIMIT: Duration = Duration::from_secs(10);
 
@@ -54,7 +54,7 @@ const PERIOD_MAX: Duration = Duration::from_secs(3600);
 /// The least time between two descriptions of the node: each is a write in the managers' store.
 const DESCRIBE_PAUSE: Duration = Duration::from_secs(10);
 
-/// The pause before assignments are asked for anew because a message was missing.
+/// Pause before assignments are requested again because a message was missing.
 const RESYNC_PAUSE: Duration = Duration::from_secs(1);
 
 /// The largest message with assignments. The first of a session has all tasks, secrets and configs of the node at once, and a
@@ -65,7 +65,7 @@ const ASSIGNMENTS_MAX: usize = 64 << 20;
 /// The longest id of a session. They have 25 characters.
 const SESSION_ID_MAX: usize = 128;
 
-/// What a session needs.
+/// Dependencies of a session.
 pub(crate) struct SessionContext<'a> {
     pub(crate) connection: &'a Connection,
     pub(crate) membership: &'a Membership,
@@ -75,15 +75,15 @@ pub(crate) struct SessionContext<'a> {
     pub(crate) reports: &'a Reports,
 }
 
-/// What a session tells of itself.
+/// Receiver of a session's events.
 pub(crate) trait SessionObserver: Sync {
     /// The node is registered.
     fn opened(&self);
-    /// Whether the cluster wants this node to be a manager.
+    /// The cluster has changed whether it wants this node to be a manager.
     fn promoted(&self, is_promoted: bool);
 }
 
-/// Why a session is over.
+/// The reason why a session is over.
 #[derive(Debug)]
 pub(crate) enum SessionEnd {
     /// It has failed, or could not be opened.
@@ -101,8 +101,8 @@ struct Session<'a> {
 
 type Messages = Streaming<swarm::SessionMessage>;
 
-/// Registers the node, and serves the session until it is over. If dropped, the connection is closed and the manager
-/// is told nothing.
+/// Registers the node, and serves the session until it is over. If dropped, the connection is closed, and the
+/// manager is not notified.
 pub(crate) async fn run(
     context: &SessionContext<'_>,
     assigned: &mut Assignments,
@@ -256,7 +256,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Tells the manager that the node lives, as often as the manager wants it.
+    /// Sends heartbeats at the interval that the manager chooses.
     async fn heartbeats(&self) -> Error {
         let mut client = client(self.context.connection);
         loop {
@@ -321,12 +321,12 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Whether statuses were refused because a task is of another node.
+/// Returns whether statuses were refused because a task belongs to another node.
 fn is_of_another_node(status: &Status) -> bool {
     status.code() == Code::PermissionDenied && reaction(status) != Reaction::Removed
 }
 
-/// When the next heartbeat is due.
+/// Returns the interval of heartbeats.
 fn period_of(period: Option<prost_types::Duration>) -> Duration {
     // The conversion of prost overflows for the most negative number.
     let period = period.and_then(|prost_types::Duration { seconds, nanos }| {

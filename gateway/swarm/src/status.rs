@@ -9,18 +9,18 @@ use crate::error::Error;
 #[cfg(test)]
 mod tests;
 
-/// How long a node that registered too often waits: managers count the registrations of eight seconds, from the
+/// Pause of a node that registered too often: managers count the registrations of eight seconds, from the
 /// last one that they accepted.
 pub const RATE_LIMIT_PAUSE: Duration = Duration::from_secs(8);
 
-/// What the agent does after a failed call or the end of a stream.
+/// The agent's reaction to a failed call or the end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaction {
-    /// It registers anew: the session is over, as after a change of the leader.
+    /// It registers again: the session is over, as after a change of the leader.
     NewSession,
-    /// It registers anew; another process has registered as this node.
+    /// It registers again; another process has registered as this node.
     Displaced,
-    /// It registers anew after [`RATE_LIMIT_PAUSE`].
+    /// It registers again after [`RATE_LIMIT_PAUSE`].
     SlowDown,
     /// It ends: the node was removed from the cluster.
     Removed,
@@ -28,7 +28,7 @@ pub enum Reaction {
     OtherManager,
 }
 
-/// What follows from this status.
+/// Chooses the reaction to a status.
 #[must_use]
 pub fn reaction(status: &Status) -> Reaction {
     let text = status.message();
@@ -55,23 +55,23 @@ pub fn reaction(status: &Status) -> Reaction {
     }
 }
 
-/// What follows from a failure in a session.
+/// Chooses the reaction to a failure in a session.
 #[must_use]
 pub fn reaction_to(error: &Error) -> Reaction {
     if let Error::Refused { status, .. } = error { reaction(status) } else { Reaction::OtherManager }
 }
 
-/// Whether a manager, or this node itself, has found the join token wrong, so that it makes no sense to try it again.
+/// Returns whether a manager, or the node itself, has found the token invalid: a retry is useless.
 pub(crate) fn refuses_token(error: &Error) -> bool {
     if let Error::Refused { status, .. } = error {
-        // A manager that does not like the certificate request tells so with the status of the node.
+        // A manager that rejects the certificate request reports it with this status.
         return status.code() == Code::InvalidArgument;
     }
     matches!(error, Error::InvalidToken { .. } | Error::FipsCluster | Error::OtherRoot { .. })
 }
 
-/// Where the code alone does not tell: the texts of swarmkit, `ca/auth.go`, `manager/dispatcher/errors.go` and
-/// `manager/dispatcher/nodes.go`. They have not changed since 2016.
+/// Texts of swarmkit that distinguish errors of the same code: `ca/auth.go`, `manager/dispatcher/errors.go`
+/// and `manager/dispatcher/nodes.go`. They have not changed since 2016.
 const REMOVED: &str = "was removed from swarm";
 const SESSION_INVALID: &str = "session invalid";
 const RATE_LIMIT: &str = "exceeded rate limit count of registrations";

@@ -4,19 +4,19 @@
 //! |---|---|
 //! | `root-ca.crt` | the roots of the cluster, as managers serve them |
 //! | `node.pem` | the certificate of the node, those behind it, and the private key |
-//! | `managers.json` | the managers that were last told |
+//! | `managers.json` | the managers in the last list that was received |
 //! | `join.json` | a join that waits for its certificate |
 //! | `departure.json` | which swarm the node has left or was removed from, until it joins again |
 //!
-//! The node is a member if and only if there is `node.pem`, and `departure.json` does not say that it has left: then
-//! the rest of the leave is to be done. Certificate and key are one file because they belong
+//! The node is a member if and only if there is `node.pem`, and `departure.json` does not say that it has
+//! left: then the rest of the leave is to be done. Certificate and key are one file because they belong
 //! together: each file is replaced by a rename, so that a kill leaves the old or the new one. New roots are
 //! written before a new certificate when a node joins, and after it when a CA is rotated; in both cases the
 //! certificate that is stored leads to the roots that are stored.
 //!
-//! A thread that writes cannot be interrupted, whoever has asked for it may be gone, and the disk may be slow. So one
-//! piece of work with the files follows the other, in the order of the calls ([`Store::run`]): what a join that was given
-//! up still writes is written before the leave that has ended it removes everything.
+//! A thread that writes cannot be interrupted, its caller may be gone, and the disk may be slow. So pieces of
+//! work with the files run one after the other, in the order of the calls ([`Store::run`]): the writes of an
+//! abandoned join are complete before the leave that has ended it removes everything.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,10 +49,10 @@ const DEPARTURE: &str = "departure.json";
 
 const FILES: [&str; 5] = [ROOTS, NODE, MANAGERS, JOIN, DEPARTURE];
 
-/// What the key begins with in `node.pem`, behind the certificates.
+/// First line of the key in `node.pem`, after the certificates.
 const KEY_BEGIN: &[u8] = b"-----BEGIN PRIVATE KEY-----";
 
-/// How long the disk may take.
+/// Limit for the disk.
 const DISK_LIMIT: Duration = Duration::from_secs(30);
 
 /// The version of the format of `join.json`, and that of `departure.json`.
@@ -89,11 +89,11 @@ pub struct Departure {
     pub cluster: String,
     /// The id of the node; empty if there was none, or it was not known any more.
     pub node: String,
-    /// How it came to it.
+    /// The cause.
     pub cause: DepartureCause,
 }
 
-/// Why a node is no member any more.
+/// The reason why a node is no longer a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DepartureCause {
@@ -145,12 +145,13 @@ impl Store {
         }
     }
 
-    /// Does something with the files on a thread for blocking calls, after everything that was begun before. If dropped
-    /// while it waits for that, nothing is done; later, it is still done, and whatever follows waits for it.
+    /// Runs `work` on the files, on a thread for blocking calls, after all work that was begun before. If
+    /// dropped while it waits for that, nothing is done; later, the work still completes, and whatever
+    /// follows waits for it.
     ///
     /// # Errors
-    /// Those of `work`; [`Error::DiskLate`] if the disk takes more than 30 s, for this or for what was begun before. What
-    /// has become of the files can be told once there is an answer again.
+    /// Those of `work`; [`Error::DiskLate`] if the disk takes more than 30 s, for this or for work that was
+    /// begun before. The state of the files is known once the disk answers again.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
@@ -202,7 +203,7 @@ impl Store {
     /// [`Error::File`].
     pub fn save_joined(&self, identity: &Identity) -> Result<(), Error> {
         self.save_roots(identity)?;
-        // With a certificate beside it, it would tell of a leave that is not complete.
+        // Beside a certificate, it would mean a leave that is not complete.
         self.remove(DEPARTURE)?;
         self.reach(CrashPoint::SwarmDepartureForgotten);
         self.save_certificate(identity)?;
@@ -407,7 +408,7 @@ pub(crate) fn managers(contents: &[u8]) -> Result<Managers, String> {
     Ok(Managers::of(entries.into_iter().map(|entry| Peer { node: entry.node_id, address: entry.addr })))
 }
 
-/// Where a file is no valid JSON: the library's own text may show a part of the private key.
+/// Describes where a file is not valid JSON: the library's text may show a part of the private key.
 fn place_of(fault: &serde_json::Error) -> String {
     format!("line {}, column {} is not as this program writes it", fault.line(), fault.column())
 }

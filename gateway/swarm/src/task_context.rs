@@ -1,4 +1,4 @@
-//! What the workers of all tasks share, and the settings that are a part of it.
+//! State that the workers of all tasks share, and the settings that are a part of it.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub struct TaskExecutorSettings {
     pub files_dir: PathBuf,
     /// The ports from which those are chosen that a service publishes without a number.
     pub port_range: RangeInclusive<u16>,
-    /// How long a pull may take.
+    /// Limit for a pull.
     pub pull_timeout: Duration,
     /// The logkeeper, which knows whether it still writes the log of a task that has ended. `None`: it writes none.
     pub logkeeper: Option<Arc<logkeeper::Client>>,
@@ -38,7 +38,7 @@ pub struct TaskExecutorSettings {
     pub allowed_devices: Reloadable<AllowedDevices>,
 }
 
-/// What the workers share.
+/// State that the workers share.
 #[derive(Debug)]
 pub(crate) struct TaskContext {
     pub(crate) scope: Scope,
@@ -50,9 +50,9 @@ pub(crate) struct TaskContext {
     /// Serialises the workers of one task: an id that is removed and assigned again has a second one.
     pub(crate) locks: KeyedLock<String>,
     pub(crate) facts: watch::Receiver<NodeFacts>,
-    /// Whose tasks are assigned; `None` before the first.
+    /// The membership whose tasks are assigned; `None` before the first.
     pub(crate) member: Mutex<Option<MemberName>>,
-    /// What the assigned tasks reserve.
+    /// Reservations of the assigned tasks.
     pub(crate) reservations: Arc<Mutex<Reservations>>,
 }
 
@@ -62,7 +62,7 @@ impl TaskContext {
         self.member.lock().as_ref().map(|member| member.cluster.clone())
     }
 
-    /// What plans are made with.
+    /// Returns the context in which plans are made.
     pub(crate) fn plan_context(&self) -> PlanContext {
         let (hostname, architecture) = {
             let facts = self.facts.borrow();

@@ -44,14 +44,14 @@ pub struct TaskExecutor {
     facts: watch::Receiver<NodeFacts>,
 }
 
-/// What managers are offered of the node, if something is.
+/// The offer of the node's resources to managers, if there is one.
 #[derive(Debug, Default)]
 struct Offering {
     reservations: Arc<Mutex<Reservations>>,
     offer: Option<Offer>,
 }
 
-/// What the clones of an executor share, and its workers do not need.
+/// State that the clones of an executor share, and its workers do not need.
 #[derive(Debug)]
 struct Assigned {
     /// The tasks that are assigned or worked on.
@@ -64,9 +64,9 @@ struct Assigned {
 /// A task that is assigned or worked on.
 #[derive(Debug, Default)]
 struct TaskEntry {
-    /// What is wanted of it; `None` if it is not assigned any more, so that its last worker removes it.
+    /// The desired state; `None` if it is not assigned any more, so that its last worker removes it.
     wanted: Option<watch::Sender<DesiredState>>,
-    /// How many workers it has: several only if it was assigned again while it was being removed.
+    /// Number of its workers: several only if it was assigned again while it was being removed.
     workers: usize,
 }
 
@@ -134,8 +134,8 @@ impl Executor for TaskExecutor {
 }
 
 impl TaskExecutor {
-    /// An executor over `scope`, normally that of [`Owner::Swarm`](switchyard_core::id::Owner::Swarm), which
-    /// reports to `reports`. `facts` is what managers are told of the node.
+    /// Makes an executor over `scope`, normally that of [`Owner::Swarm`](switchyard_core::id::Owner::Swarm),
+    /// which reports to `reports`. `facts` is the node's description for managers.
     #[must_use]
     pub fn new(
         scope: Scope,
@@ -147,8 +147,8 @@ impl TaskExecutor {
         Self::of(scope, settings, files, facts, reports, Offering::default())
     }
 
-    /// The same, and offers the managers what other owners leave of the node's processors, memory and devices: `facts`
-    /// is everything else that they are told. Needs a runtime.
+    /// Makes an executor that also offers to managers the processors, memory and devices that other owners
+    /// leave: `facts` is the rest of the node's description. Needs a runtime.
     #[must_use]
     pub fn offering(
         scope: Scope,

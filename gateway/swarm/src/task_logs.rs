@@ -1,4 +1,4 @@
-//! The logs of tasks, as their objects tell where they are.
+//! The logs of tasks, at the paths of their objects.
 
 use switchyard_core::gateway::Scope;
 use switchyard_core::object::Task;
@@ -32,7 +32,7 @@ fn log_of(task: &Task, cluster: Option<&str>) -> Option<TaskLog> {
     Some(TaskLog { service_id, task_id, file: task.details.log_path.clone(), has_ended })
 }
 
-/// Whether all output of an ended task is in its log: an exit can be known before, if the logkeeper is away.
+/// Returns whether an ended task's log is complete: an exit may be known first, if the logkeeper is away.
 pub(crate) async fn is_complete(scope: &Scope, logkeeper: Option<&logkeeper::Client>, task_id: &str) -> bool {
     let Some(logkeeper) = logkeeper else { return true };
     // A task that was removed meanwhile has no log any more.

@@ -24,22 +24,22 @@ mod tests;
 pub(crate) use evaluate::Expansion;
 pub(crate) use facts::{Facts, FileContent, Files, NoFiles};
 
-/// How long a template may be, in bytes: managers accept no larger config.
+/// Maximum size of a template in bytes: managers accept no larger config.
 const TEMPLATE_MAX: usize = 1 << 20;
 
-/// How deep parentheses and `if` may be nested.
+/// Maximum depth of nested parentheses and `if`.
 const DEPTH_MAX: usize = 32;
 
-/// How many parts a template may have: texts, actions, and their operands.
+/// Maximum number of parts of a template: texts, actions, and their operands.
 const PARTS_MAX: usize = 1 << 14;
 
-/// How long the expansion of a field of a service may be: the kernel takes no longer argument or variable.
+/// Maximum size of the expansion of a field of a service: the kernel accepts no longer argument or variable.
 pub(crate) const FIELD_MAX: usize = 128 << 10;
 
-/// How long the expansion of a secret or config may be.
+/// Maximum size of the expansion of a secret or config.
 pub(crate) const FILE_MAX: usize = 4 << 20;
 
-/// Why a template cannot be expanded.
+/// The reason why a template cannot be expanded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) struct TemplateError {
     /// The byte of the template at which it was found.

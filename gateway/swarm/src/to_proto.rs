@@ -62,8 +62,8 @@ fn port(record: &PortRecord) -> swarm::PortConfig {
     }
 }
 
-/// Why a task has failed that was stopped because it is unhealthy. The words are docker's, which however takes a task
-/// with an exit code of 0 for complete.
+/// Returns the error of a task that was stopped because it is unhealthy. The words are docker's, which
+/// however considers a task with an exit code of 0 complete.
 pub(crate) fn unhealthy(exit: Option<&Exit>) -> String {
     let cause = "dockerexec: unhealthy container";
     match exit.map(|exit| exit.code) {
@@ -73,7 +73,7 @@ pub(crate) fn unhealthy(exit: Option<&Exit>) -> String {
     }
 }
 
-/// Why a task has failed by this exit, in docker's words; `None` if it has not.
+/// Returns the error of a task that has failed by this exit, in docker's words; `None` if it has not failed.
 pub(crate) fn failure(exit: &Exit) -> Option<String> {
     let Exit { code, finished_at: _, cause } = exit;
     match cause {

@@ -13,16 +13,16 @@ use crate::error::Error;
 #[cfg(test)]
 mod tests;
 
-/// How many characters the digest has: 256 bits in base 36, padded with zeros.
+/// Characters of the digest: 256 bits in base 36, padded with zeros.
 const DIGEST_LENGTH: usize = 50;
 
-/// How many characters the secret has: 128 bits in base 36, padded with zeros.
+/// Characters of the secret: 128 bits in base 36, padded with zeros.
 const SECRET_LENGTH: usize = 25;
 
 /// The longest text that is looked at: a token of the longer form has 88 characters.
 const TEXT_MAX: usize = 256;
 
-/// What a node needs to join a cluster. Neither `Debug` nor `Display` shows the secret.
+/// A token to join a cluster. Neither `Debug` nor `Display` shows the secret.
 #[derive(Clone)]
 pub struct JoinToken {
     text: String,

@@ -32,15 +32,15 @@ use prepare::Prepared;
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(8);
 
-/// How often a step is tried that fails although the runtime can be reached.
+/// Maximum number of tries of a step that fails although the runtime is reachable.
 const TRIES_MAX: u32 = 10;
 
-/// What is wanted of a task.
+/// The desired state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DesiredState {
     /// The state.
     pub(crate) state: State,
-    /// Whether it is removed after its stop.
+    /// True if it is removed after its stop.
     pub(crate) removed: bool,
 }
 
@@ -52,11 +52,11 @@ pub(crate) struct Worker {
     task: Option<Arc<swarm::Task>>,
     wanted: watch::Receiver<DesiredState>,
     state: State,
-    /// Whether the manager knows the end of the task.
+    /// True if the manager knows the end of the task.
     quiet: bool,
     /// Between the check and the preparation.
     plan: Option<TaskPlan>,
-    /// What is created, the same for each try.
+    /// The specs to create, the same for each try.
     prepared: Option<Prepared>,
     /// Checks the task from its start on; boxed, since most tasks have none.
     monitor: Option<Box<Monitor>>,
@@ -74,7 +74,7 @@ pub(crate) struct Worker {
 type Performed = Option<Outcome>;
 
 impl DesiredState {
-    /// What comes next for a task in this state; `None` if it is to be removed, also when it has ended.
+    /// Chooses the next action for a task in `state`; `None` if it is to be removed, also when it has ended.
     fn next(self, state: State) -> Option<Next> {
         (!self.removed).then(|| life::next(state, self.state))
     }
@@ -184,8 +184,8 @@ impl Worker {
         }
     }
 
-    /// What comes next; `None` if the task is to be removed. State and removal are one look: between two, the removal
-    /// could come, which would then count as seen, and nothing follows it.
+    /// Chooses the next action; `None` if the task is to be removed. State and removal are read at once: a
+    /// removal between two reads would count as seen, and nothing would follow it.
     fn next(&mut self) -> Option<Next> {
         let wanted = *self.wanted.borrow_and_update();
         wanted.next(self.state)
@@ -195,7 +195,7 @@ impl Worker {
         self.wanted.borrow().removed
     }
 
-    /// Finds out where the task goes on.
+    /// Determines the state from which the task continues.
     async fn take_up(&mut self) {
         let Some(task) = &self.task else { return };
         let known = task.status.as_ref().map_or(State::Assigned, |status| State::from_wire(status.state));
@@ -319,7 +319,7 @@ impl Worker {
         })
     }
 
-    /// Whether a failed step is tried again.
+    /// Decides whether a failed step is retried.
     fn outcome(&mut self, error: &Error) -> Outcome {
         let text = error.status_text();
         let temporary = match error.kind() {

@@ -69,7 +69,7 @@ pub(crate) fn check(bytes: &[u8]) {
     assert_eq!(plan(&task, &node, &dependencies).expect("it was made before"), made);
 }
 
-/// What the node knows of itself.
+/// Properties of the sample node.
 fn node() -> PlanContext {
     PlanContext {
         cluster_id: "cluster1".into(),
@@ -93,7 +93,7 @@ fn dependencies() -> Dependencies {
     dependencies
 }
 
-/// What the bytes are as a task.
+/// Plans the task that the bytes encode.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn task_spec(bytes: &[u8]) -> Result<TaskSpec> {
     let task = swarm::Task::decode(bytes)

@@ -12,7 +12,7 @@ use crate::plan::AssignedDevice;
 /// The label of a container by which a service names devices, as CDI names separated by commas.
 pub(super) const DEVICE_LABEL: &str = "switchyard.io/device";
 
-/// How many bytes of a refused name are repeated.
+/// Maximum number of bytes quoted from a refused name.
 const SHOWN: usize = 256;
 
 /// The devices that the scheduler has chosen. Whether the node has them, and who else, its ledger knows.

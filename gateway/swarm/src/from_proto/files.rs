@@ -27,8 +27,8 @@ const CONFIGS: &str = "/";
 /// The name of the only template language.
 const GOLANG: &str = "golang";
 
-/// How many bytes all files of a task may have together, which are in memory twice, and all templates of which they are
-/// made.
+/// Limit in bytes for all files of a task, which are in memory twice, and for all templates that they are
+/// made from.
 const FILES_MAX: usize = 64 << 20;
 
 /// The files of a task, each in place of no other mount.
@@ -130,12 +130,12 @@ struct References<'a> {
     dependencies: &'a Dependencies,
     /// The contents that were made: a task may refer a thousand times to one template.
     contents: RefCell<Contents>,
-    /// How many bytes of templates were expanded.
+    /// Bytes of templates that were expanded so far.
     templates: Cell<usize>,
     targets: OnceCell<Targets<'a>>,
 }
 
-/// What templates name, by its name; of several with one name the first. A template may name them very often.
+/// The objects that templates refer to, by name; of several with one name the first.
 #[derive(Default)]
 struct Targets<'a> {
     /// Ids by target.

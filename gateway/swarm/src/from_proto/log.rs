@@ -23,7 +23,7 @@ const FILES_MAX: u32 = 1000;
 const WITHOUT_EFFECT: [&str; 8] =
     ["compress", "env", "env-regex", "labels", "labels-regex", "mode", "max-buffer-size", "tag"];
 
-/// Where the output of a task goes.
+/// The destination of a task's output.
 #[derive(Debug)]
 pub(super) struct Log {
     /// The directory; empty if there is none.

@@ -40,7 +40,7 @@ pub(super) struct TaskRequest<'a> {
     pub(super) node: &'a PlanContext,
     pub(super) identity: TaskIdentity,
     pub(super) facts: Facts,
-    /// How many bytes its fields have become longer by the expansion of their templates.
+    /// Bytes by which its fields have grown through the expansion of their templates.
     growth: Cell<usize>,
 }
 

@@ -64,7 +64,7 @@ pub(super) fn limits(asked: &TaskRequest<'_>) -> Result<Resources> {
     Ok(resources)
 }
 
-/// What the scheduler has reserved for a task.
+/// Returns the compute that the scheduler has reserved for a task.
 pub(super) fn compute(asked: &TaskRequest<'_>) -> Result<ComputeClaim> {
     let reservations = asked.resources.and_then(|resources| resources.reservations.as_ref());
     let Amounts { nano_cpus, memory_bytes } = amounts("resources.reservations", reservations)?;
@@ -142,7 +142,7 @@ pub(super) fn rlimits(wire: &[swarm::container_spec::Ulimit]) -> Result<Vec<Rlim
     Ok(rlimits)
 }
 
-/// The variables by which docker tells a task of its generic resources: `DOCKER_RESOURCE_<KIND>=v1,v2`.
+/// Makes docker's variables for the generic resources of a task: `DOCKER_RESOURCE_<KIND>=v1,v2`.
 pub(super) fn generic_variables(assigned: &[swarm::GenericResource]) -> Result<Vec<EnvVar>> {
     let field = "assigned_generic_resources";
     let mut by_kind: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -19,7 +19,7 @@ pub(crate) struct Monitor {
     check: ResolvedCheck,
     health: Health,
     clock: AgeClock,
-    /// Whether the last check had no result.
+    /// True if the last check had no result.
     is_unknown: bool,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct CheckedTask {
     pub(crate) age: Duration,
 }
 
-/// Tells the age of a task. It goes on by the monotonic clock: the wall clock may be set meanwhile.
+/// Clock for the age of a task. It follows the monotonic clock, because the wall clock may be set meanwhile.
 #[derive(Debug, Clone, Copy)]
 struct AgeClock {
     age: Duration,
@@ -62,7 +62,7 @@ impl Monitor {
         Self { name, object, check, health, clock, is_unknown: false }
     }
 
-    /// What is known of the health.
+    /// Returns the current state of the health.
     pub(crate) const fn state(&self) -> HealthState {
         self.health.state()
     }

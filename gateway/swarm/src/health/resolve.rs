@@ -15,7 +15,7 @@ const RETRIES: u32 = 3;
 const START_PERIOD: Duration = Duration::ZERO;
 const START_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What runs a text if the image names no shell.
+/// Command that runs a check's text if the image names no shell.
 const SHELL: [&str; 2] = ["/bin/sh", "-c"];
 
 /// The most bytes of a command line: the kernel takes no longer argument.
@@ -28,16 +28,16 @@ pub(crate) struct ResolvedCheck {
     pub(crate) command: Vec<String>,
     /// The time after which a check has failed.
     pub(crate) timeout: Duration,
-    /// When checks are due, and what follows from them.
+    /// Timing of the checks, and the number of failures that counts.
     pub(crate) schedule: CheckSchedule,
 }
 
-/// When the checks of a task are due, and how many must fail.
+/// Timing of a task's checks, and the number of failures that makes it unhealthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CheckSchedule {
     /// The time from the end of a check to the next, never 0.
     pub(crate) interval: Duration,
-    /// How many checks in a row must fail until the task is unhealthy, never 0.
+    /// Consecutive failures after which the task is unhealthy, never 0.
     pub(crate) retries: u32,
     /// The time after the start in which failures do not count, until the task is healthy.
     pub(crate) start_period: Duration,
@@ -45,7 +45,7 @@ pub(crate) struct CheckSchedule {
     pub(crate) start_interval: Duration,
 }
 
-/// Whether a service's check depends on what its image has.
+/// Returns whether a service's check depends on the image's configuration.
 pub(crate) fn depends_on_image(service: &HealthCheck) -> bool {
     service.command != HealthCommand::None
 }

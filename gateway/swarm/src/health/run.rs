@@ -10,10 +10,10 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::CheckResult;
 use super::resolve::ResolvedCheck;
 
-/// How many checks run on the node at a time.
+/// Maximum number of checks that run on the node at a time.
 const AT_A_TIME: usize = 16;
 
-/// How long a check keeps others from running: commands that hang must not delay the checks of all other tasks.
+/// Longest time for which a check occupies a place: hanging commands must not delay other tasks' checks.
 const PLACE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The part of each output stream that is kept, as with docker.
@@ -22,7 +22,7 @@ const OUTPUT_BYTES: usize = 4 << 10;
 /// The part of it that is logged.
 const SHOWN_BYTES: usize = 256;
 
-/// How long to wait for output that children keep open after the command has exited.
+/// Limit for output that children keep open after the command has exited.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// Runs the checks of all tasks.
@@ -38,13 +38,13 @@ pub(crate) struct CheckPlace<'a> {
     _permit: SemaphorePermit<'a>,
 }
 
-/// What a check has found.
+/// The outcome of a check.
 #[derive(Debug, Clone)]
 pub(crate) enum Finding {
     Passed,
-    /// Why it has failed.
+    /// The reason for the failure.
     Failed(String),
-    /// Why there is no result.
+    /// The reason why there is no result.
     Unknown(Error),
 }
 
@@ -92,8 +92,8 @@ impl CheckRunner {
     }
 }
 
-/// What follows from a command that did not exit by itself. It says nothing about the task, unless the command was at
-/// fault.
+/// Makes a finding of a command that did not exit by itself. It counts as a failure of the task only if the
+/// command was at fault.
 fn of_error(error: Error, timeout: Duration) -> Finding {
     if error.reason() == Some(Reason::CommandTimeout) {
         return Finding::Failed(format!("Health check exceeded timeout ({timeout:?})"));
@@ -123,7 +123,7 @@ fn last_part(output: &[u8]) -> String {
 // === impl Finding ===
 
 impl Finding {
-    /// What it means for the health of the task.
+    /// Returns the result that counts for the health of the task.
     pub(crate) const fn result(&self) -> CheckResult {
         match self {
             Self::Passed => CheckResult::Passed,

@@ -1,4 +1,4 @@
-//! Which certificates make a membership.
+//! Tests of which certificates make a valid identity.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,4 @@
-//! What answers say of a request for a certificate.
+//! Tests of how answers to a certificate request are interpreted.
 
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_proto::docker::swarmkit::v1::issuance_status::State;

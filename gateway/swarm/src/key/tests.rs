@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::NodeKey;
 
-/// What openssl prints for this input.
+/// Returns the output of openssl for this input.
 fn openssl(words: &[&str], input: &str) -> String {
     let mut child = Command::new("openssl")
         .args(words)
@@ -53,7 +53,7 @@ fn other_keys_are_refused_and_nothing_of_one_is_printed() {
     assert_eq!(format!("{key:?}"), "NodeKey");
     let other = openssl(&["genpkey", "-algorithm", "ed25519"], "");
     for wrong in ["", "x", &other, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"] {
-        let error = NodeKey::from_pem(wrong.as_bytes()).expect_err("it is none").to_string();
+        let error = NodeKey::from_pem(wrong.as_bytes()).expect_err("it is no key").to_string();
         assert!(error.contains("cannot read the private key of this node"), "{error}");
     }
 }

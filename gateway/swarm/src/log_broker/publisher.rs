@@ -13,20 +13,20 @@ use super::request::LogRequest;
 use super::task_reader::{Chunk, MessageLabels, OpenedLog, TaskReader};
 use crate::executor::{Executor, TaskLog};
 
-/// How much of one log is passed on in a second, in bytes, as docker's agents do: managers keep what their clients do
-/// not read in memory.
+/// Rate limit for one log in bytes per second, as that of docker's agents: managers buffer in memory what
+/// their clients do not read.
 const RATE: u64 = 10 << 20;
 
-/// How often a follower looks for new tasks, and for the ends of others.
+/// Interval at which a follower looks for new tasks and for ended ones.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
 /// The shortest and the longest pause before a follower looks for new output.
 const PAUSES: [Duration; 2] = [Duration::from_millis(25), Duration::from_millis(250)];
 
-/// How long a manager may take to read a message.
+/// Limit for a manager to read a message.
 const SEND_LIMIT: Duration = Duration::from_secs(60);
 
-/// What docker says of a task whose driver is `none`.
+/// Docker's message for a task whose log driver is `none`.
 const NOT_KEPT: &str = "configured logging driver does not support reading";
 
 /// The other end reads no more: the call is over, or it hangs.
@@ -47,7 +47,7 @@ pub(super) struct Publisher {
 struct OpenLog {
     reader: TaskReader,
     labels: MessageLabels,
-    /// When its next part may be passed on.
+    /// Time at which its next part may be published.
     due: Instant,
 }
 
@@ -58,7 +58,7 @@ struct FollowedLog {
     _place: OwnedSemaphorePermit,
 }
 
-/// What is known of a task of a follower.
+/// The state of a task in a follower.
 enum Followed {
     Log(Box<FollowedLog>),
     /// Its log was read to its end, or cannot be read.
@@ -68,7 +68,7 @@ enum Followed {
 // === impl Publisher ===
 
 impl Publisher {
-    /// Passes on all that is wanted, and then that it is over. A follower goes on until it is dropped.
+    /// Publishes the requested logs and then their end. A follower continues until it is dropped.
     ///
     /// # Errors
     /// The manager reads no more.
@@ -211,7 +211,7 @@ impl Publisher {
         Ok(has_more)
     }
 
-    /// Opens a log; `None` if there is nothing to read. Why that is so, is told.
+    /// Opens a log; `None` if there is nothing to read, with a notice to the client.
     async fn open(
         &self,
         log: &TaskLog,
@@ -229,7 +229,7 @@ impl Publisher {
         Ok(Some(opened))
     }
 
-    /// Passes on the next part of a log, and whether that was anything; `None` if it cannot be read on, which is told.
+    /// Publishes the next part of a log, and returns whether there was one; `None` after a read error.
     async fn pass_on(&self, open: OpenLog) -> Result<Option<(OpenLog, bool)>, NotRead> {
         let OpenLog { reader, labels, due } = open;
         sleep_until(due).await;
@@ -250,7 +250,7 @@ impl Publisher {
         Ok(Some((OpenLog { reader, labels, due }, has_more)))
     }
 
-    /// Tells why the log of a task is not read: the client, and the operator of the node.
+    /// Reports to the client and in the node's log why the log of a task is not read.
     async fn tell(&self, log: &TaskLog, labels: &MessageLabels, why: &str) -> Result<(), NotRead> {
         tracing::warn!(
             swarm.task = log.task_id,

@@ -1,4 +1,4 @@
-//! What managers ask for: which part of which logs. It is pure.
+//! Log requests of managers: the selection of tasks, streams and lines. It is pure.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,7 +15,7 @@ const ID_MAX: usize = 128;
 /// The most ids by which tasks are selected.
 const SELECTORS_MAX: usize = 10_000;
 
-/// What a message of a manager says.
+/// The content of a manager's message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SubscriptionChange {
     /// Logs are wanted.
@@ -29,21 +29,21 @@ pub(super) enum SubscriptionChange {
 pub(super) struct LogRequest {
     /// The subscription.
     pub(super) id: String,
-    /// Which part of them; `None` for none, as no stream was named that there is.
+    /// The part of the logs to read; `None` if only unknown streams were named.
     pub(super) query: Option<LogQuery>,
     selection: Selection,
 }
 
-/// Which tasks are meant: those of any of these.
+/// The selected tasks: those that match any of these.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Selection {
     services: BTreeSet<String>,
     tasks: BTreeSet<String>,
-    /// Whether this node is named, and with it all of its tasks.
+    /// True if this node, and with it all of its tasks, is selected.
     is_whole_node: bool,
 }
 
-/// Why a message is not understood.
+/// The reason why a message is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InvalidSubscription {
     /// It cannot be answered.
@@ -54,7 +54,7 @@ pub(super) enum InvalidSubscription {
     Unsupported {
         /// The subscription.
         id: String,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
 }
@@ -62,7 +62,7 @@ pub(super) enum InvalidSubscription {
 // === impl SubscriptionChange ===
 
 impl SubscriptionChange {
-    /// What a message to this node says.
+    /// Interprets a message to this node.
     ///
     /// # Errors
     /// [`InvalidSubscription`].
@@ -116,14 +116,14 @@ impl LogRequest {
         Self { id, query: None, selection }
     }
 
-    /// Whether the log of this task is wanted.
+    /// Returns whether the log of this task is selected.
     pub(super) fn selects(&self, log: &TaskLog) -> bool {
         let Selection { services, tasks, is_whole_node } = &self.selection;
         *is_whole_node || services.contains(&log.service_id) || tasks.contains(&log.task_id)
     }
 }
 
-/// Which streams are meant: all, if none is named.
+/// Returns which of stdout and stderr are selected: both, if none is named.
 fn selected(streams: &[i32]) -> [bool; 2] {
     let names = |stream: swarm::LogStream| streams.is_empty() || streams.contains(&stream.into());
     [names(swarm::LogStream::Stdout), names(swarm::LogStream::Stderr)]

@@ -12,14 +12,14 @@ use tokio::sync::Semaphore;
 
 use crate::executor::TaskLog;
 
-/// How much text a chunk has, in bytes, before its last piece: a piece has at most 320 KiB, and managers take
+/// Size in bytes at which a chunk is complete. Its last piece may exceed it by up to 320 KiB; managers accept
 /// messages of 4 MiB.
 const CHUNK: usize = 64 << 10;
 
-/// How many messages a chunk has at most.
+/// Maximum number of messages in a chunk.
 const CHUNK_MESSAGES: usize = 1000;
 
-/// How many logs are read at the same time, on threads for bulk work.
+/// Maximum number of logs that are read at the same time, on threads for bulk work.
 const READS: usize = 2;
 
 static READ_PERMITS: Semaphore = Semaphore::const_new(READS);
@@ -39,21 +39,21 @@ struct LabelledReader {
     labels: MessageLabels,
 }
 
-/// What all messages of one log have.
+/// Fields that all messages of one log share.
 #[derive(Debug, Clone)]
 pub(super) struct MessageLabels {
     context: swarm::LogContext,
     /// The time of the last message: what has no time of its own gets it.
     last: Duration,
-    /// Whether standard error is wanted.
+    /// True if standard error is selected.
     has_stderr: bool,
 }
 
-/// What was read at once.
+/// The messages of one read.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     pub(super) messages: Vec<swarm::LogMessage>,
-    /// How much text they have, in bytes.
+    /// Size of their text in bytes.
     pub(super) size: u64,
 }
 
@@ -139,7 +139,7 @@ impl TaskReader {
         }
     }
 
-    /// Tells that nothing will be written any more.
+    /// Declares that nothing more will be written to the log.
     pub(super) const fn end(&mut self) {
         self.reader.reader.end();
     }
@@ -192,7 +192,7 @@ async fn read<T: Send + 'static>(
     .await
 }
 
-/// Where a log is: links on the way to its directory alone are followed.
+/// Returns the location of a log: symbolic links are followed only on the way to its directory.
 fn location(file: &Path) -> Option<LogLocation> {
     let root = file.parent()?.to_owned();
     let path = PathBuf::from(file.file_name()?);

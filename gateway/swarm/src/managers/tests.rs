@@ -6,7 +6,7 @@ fn peer(address: &str) -> Peer {
     Peer { node: format!("node-of-{address}"), address: address.to_owned() }
 }
 
-/// How often each manager is chosen over all remainders of the weights.
+/// Counts how often a manager is chosen over all remainders of the weights.
 fn share(managers: &Managers, address: &str) -> usize {
     (0..192).filter(|random| managers.choose(*random).is_some_and(|peer| peer.address == address)).count()
 }

@@ -1,4 +1,4 @@
-//! What the actor does besides answering: each is a future whose end decides what comes next.
+//! Activities of the actor besides answering: each is a future whose result decides the next one.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -27,28 +27,28 @@ use crate::store::{Departure, DepartureCause, Store};
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(300);
 
-/// How often a token file that cannot be used is looked at.
+/// Interval at which an unusable token file is examined for changes.
 const FOLLOW: Duration = Duration::from_secs(5);
 
 /// The pause before what is stored is read again, also by a leave that has failed.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// How long all tasks together may take to end when the node leaves.
+/// Limit for the removal of all tasks when the node leaves.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(180);
 
-/// How an activity has ended.
+/// The result of an activity.
 pub(super) enum ActivityEnd {
     /// A join; without an identity there is nothing to continue any more.
     Joined(Result<Option<Identity>, Error>),
     /// The agent of a membership, which only an error ends.
     Ended(Error),
-    /// What is stored was read again, because it may be usable by now.
+    /// The stored state was read again, because it may be usable now.
     LookedAgain(Result<StoredState, Error>),
     /// A leave.
     Left(Result<Departure, Error>),
 }
 
-/// What the actor is occupied with. It may be dropped at any time.
+/// The actor's present activity. It may be dropped at any time.
 pub(super) type Activity = Pin<Box<dyn Future<Output = ActivityEnd> + Send>>;
 
 /// Nothing.
@@ -148,12 +148,12 @@ pub(super) fn resume(store: Store, operations: Operations, state: watch::Sender<
     })
 }
 
-/// Whether the certificate of an unfinished join is usable later.
+/// Returns whether the certificate of an unfinished join may be usable later.
 const fn waits_for_certificate(error: &Error) -> bool {
     matches!(error, Error::CertificateLate { .. } | Error::CertificateNotValidYet { .. })
 }
 
-/// Tells why the node has not joined yet. The log has a warning whenever the reason changes.
+/// Reports why the node has not joined yet. The log has a warning whenever the reason changes.
 fn show(state: &watch::Sender<NodeState>, error: &Error) {
     let text = error.report();
     let is_new = state.send_if_modified(|state| {
@@ -198,8 +198,8 @@ pub(super) fn leave(
     })
 }
 
-/// Goes on with a leave that is stored and has failed, until it succeeds or is not stored any more. All of these tries are
-/// one operation: a disk that can only be read may fail them for days.
+/// Retries a stored leave that has failed, until it succeeds or is not stored any more. All tries are one
+/// operation: a read-only disk may fail them for days.
 pub(super) fn leave_again(
     store: Store,
     operations: &Operations,
@@ -238,7 +238,7 @@ async fn try_to_leave(store: &Store, executor: &dyn Executor, departure: &Depart
     store.run(move |store| store.leave(&left)).await
 }
 
-/// Tells why the node has not left yet. The log has an error whenever the reason changes.
+/// Reports why the node has not left yet. The log has an error whenever the reason changes.
 pub(super) fn show_not_left(state: &watch::Sender<NodeState>, error: &Error) {
     let text = error.report();
     let is_new = state.send_if_modified(|state| state.refusal.replace(text.clone()).as_ref() != Some(&text));
@@ -258,7 +258,7 @@ async fn remove_tasks(executor: &dyn Executor) -> Result<(), Error> {
     removed.map_err(|cause| Error::TasksLeft { cause })
 }
 
-/// What is stored.
+/// The stored state of the membership.
 pub(super) struct StoredState {
     pub(super) identity: Result<Option<Identity>, Error>,
     pub(super) departure: Result<Option<Departure>, Error>,
@@ -266,7 +266,7 @@ pub(super) struct StoredState {
 }
 
 impl StoredState {
-    /// What is stored of a leave whose rest is to be done.
+    /// Returns the stored leave that is not complete.
     pub(super) fn unfinished_departure(&self) -> Option<&Departure> {
         let departure = self.departure.as_ref().ok()?.as_ref()?;
         let is_unfinished = departure.cause == DepartureCause::Left && !matches!(self.identity, Ok(None));

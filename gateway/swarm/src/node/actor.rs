@@ -28,7 +28,7 @@ pub struct NodeActor {
     state: watch::Sender<NodeState>,
     /// The executor of the present or the last membership, until all of its tasks are removed.
     executor: Option<CurrentExecutor>,
-    /// Who waits for the end of the join or leave in progress.
+    /// The caller that waits for the join or leave in progress.
     waiting: Option<Reply>,
 }
 
@@ -73,8 +73,9 @@ impl NodeActor {
         &self.store
     }
 
-    /// Goes on with what is stored, does what is asked for, and rotates the logs of tasks, until there is no handle any
-    /// more. If dropped, the managers are told nothing, tasks go on, and the next run goes on with everything.
+    /// Continues from the stored state, obeys requests, and rotates the logs of tasks, until there is no
+    /// handle any more. If dropped, managers are not notified, tasks continue, and the next run continues
+    /// with everything.
     pub async fn run(self) {
         // Tasks run on while the node has no membership that works.
         let rotation = LogRotator::new(self.scope.clone()).run();
@@ -101,7 +102,7 @@ impl NodeActor {
         }
     }
 
-    /// Goes on with what is stored.
+    /// Continues from the stored state.
     async fn begin(&mut self) -> Activity {
         let stored = self.store.run(activities::load_at_start).await;
         self.go_on_if_read(stored).await
@@ -119,7 +120,7 @@ impl NodeActor {
         let StoredState { identity, departure, has_unfinished_join } = stored;
         let departure = match departure {
             Ok(departure) => departure,
-            // Of the two, a certificate tells more.
+            // With a certificate, its own state is the more specific answer.
             Err(error) if matches!(identity, Ok(None)) => return self.ended(None, error),
             Err(_) => None,
         };
@@ -130,7 +131,7 @@ impl NodeActor {
         match (identity, departure) {
             (_, Some(departure)) if is_leaving => {
                 if !self.is_leaving() {
-                    tracing::info!(node = departure.node, "this node goes on with leaving its swarm");
+                    tracing::info!(node = departure.node, "this node continues to leave its swarm");
                 }
                 self.leave(member, departure, None)
             }
@@ -177,8 +178,8 @@ impl NodeActor {
         }
     }
 
-    /// Goes on after a join that has failed: it may have failed once the certificate was stored, or because it was. What the
-    /// node is, the disk says.
+    /// Continues after a failed join, which may have stored the certificate before it failed: the files on
+    /// disk decide which state the node is in.
     async fn after_failed_join(&mut self, error: &Error) -> Activity {
         if let Error::DiskLate { path } = error {
             return self.ended(None, Error::DiskLate { path: path.clone() });
@@ -194,8 +195,8 @@ impl NodeActor {
         activities::rest()
     }
 
-    /// Goes on after a leave that has failed. If it is stored that the node leaves, nothing is left but to try again, after a
-    /// pause: a disk that can only be read fails at once, each time.
+    /// Continues after a failed leave. A stored leave can only be retried, after a pause: a read-only disk
+    /// fails each try at once.
     async fn after_failed_leave(&mut self) -> Activity {
         match self.store.run(activities::load).await {
             Ok(stored) => match stored.unfinished_departure() {
@@ -235,7 +236,7 @@ impl NodeActor {
                 {
                     let departure = Departure { cluster, node, cause: DepartureCause::Removed };
                     if let Err(error) = self.store.run(move |store| store.save_departure(&departure)).await {
-                        // The next start asks a manager, and is told again.
+                        // The next start asks a manager, and receives the removal again.
                         tracing::warn!(error = error.report(), "cannot store that this node was removed");
                     }
                 }
@@ -262,7 +263,7 @@ impl NodeActor {
         }
     }
 
-    /// Begins what is asked for; `None` if it is refused, which the caller is told.
+    /// Begins the requested activity; `None` if it is refused, which is sent to the caller.
     fn obey(&mut self, command: NodeCommand) -> Option<Activity> {
         let (result, reply) = match command {
             NodeCommand::Join { request, caller, reply } => (self.join(request, caller), reply),
@@ -364,8 +365,8 @@ impl NodeActor {
         current.clone()
     }
 
-    /// The node can be no member any more, until an operator does something, the clock is set right, or the disk answers.
-    /// What cannot be read does not tell which node it is: that of the phase before is kept then.
+    /// Enters the phase in which the node can be no member until an operator acts, the clock is set, or the
+    /// disk answers. If the stored name is unreadable, that of the phase before is kept.
     fn ended(&mut self, member: Option<MemberName>, error: Error) -> Activity {
         let text = error.report();
         let is_known =

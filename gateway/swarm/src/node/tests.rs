@@ -1,4 +1,4 @@
-//! The actor without a manager: what it begins with, what it refuses, and what a restart goes on with.
+//! Tests of the actor without a manager: its first phase, refusals, and restarts.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -341,7 +341,7 @@ async fn removed_node_stays_so_after_a_restart_until_it_leaves() {
     assert_eq!(names(&test.path()), ["departure.json"]);
 }
 
-/// Whether the clock or the certificate is wrong cannot be known: the one is set right, the other is renewed by nobody.
+/// The node cannot know whether the clock is wrong, which is set, or the certificate, which nobody renews.
 #[tokio::test(start_paused = true)]
 async fn certificate_outside_its_time_ends_the_membership_only_until_the_clock_is_right() {
     for (between, when) in [

@@ -19,11 +19,10 @@ const FILE_MAX: u64 = 4096;
 /// The mode bits that the file may not have: only its owner may write it, and others have no access.
 const FORBIDDEN: u32 = 0o027;
 
-/// How long the file may take to be read.
+/// Limit for reading the file.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
-/// What tells one content of the file from another: inode, size, and the times of the last changes; `None` if there
-/// is no such file.
+/// Version of the file: inode, size, and the times of the last changes; `None` if it does not exist.
 pub(super) type FileStamp = Option<[i64; 6]>;
 
 /// The file, with the one thread on which it is looked at: its file system may hang.
@@ -45,7 +44,7 @@ impl TokenFile {
         read.unwrap_or_else(|hangs| Err(unusable(&self.path, hangs.report())))
     }
 
-    /// What the file is like now. Cancel-safe.
+    /// Returns the present version of the file. Cancel-safe.
     pub(super) async fn stamp(&self) -> FileStamp {
         let path = self.path.clone();
         // A file system that hangs looks like a file that is away.
@@ -79,7 +78,7 @@ fn read_blocking(path: &Path) -> Result<JoinToken, Error> {
     String::from_utf8_lossy(&text).parse().map_err(|error: Error| unusable(path, error.to_string()))
 }
 
-/// Whether only root, or the daemon's own user, decides on the content of a file, and others cannot read it.
+/// Checks that only root or the daemon's own user can write a file, and that others cannot read it.
 fn check_access(mode: u32, uid: u32, own: u32) -> Result<(), String> {
     if mode & FORBIDDEN != 0 {
         return Err(format!(

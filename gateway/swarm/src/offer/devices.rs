@@ -1,5 +1,5 @@
-//! The devices that are offered to the scheduler: as named generic resources, whose kind tells the group and whose
-//! value the slot.
+//! The devices that are offered to the scheduler: named generic resources whose kind is the group and whose
+//! value is the slot.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,8 +8,8 @@ use switchyard_core::device::{DeviceGroup, Health, Inventory};
 
 use crate::plan::AssignedDevice;
 
-/// How many devices are offered at most. Managers store them with every description of the node, in one message of
-/// raft, which may have 1.5 MiB; a device takes up to 400 bytes.
+/// Maximum number of devices that are offered. Managers store them with every description of the node, in one
+/// message of raft, which is limited to 1.5 MiB; a device takes up to 400 bytes.
 pub(super) const OFFERED_MAX: usize = 1024;
 
 /// The devices that tasks of the swarm may have, of the swarm's own view of the node: a slot that another owner has is

@@ -1,9 +1,9 @@
-//! How managers check whether a node still has the devices of its tasks.
+//! Detection of how managers check whether a node still has the devices of its tasks.
 //!
-//! They reject a task whose devices the node does not describe any more. Those without the fix of moby#44378 do the
-//! opposite: they reject one whose devices it describes, whenever the node changes. There is no call that tells their
-//! version, so that it is learned from what they reject. A wrong conclusion costs one more task, and is corrected by
-//! that.
+//! They reject a task whose devices the node does not describe any more. Those without the fix of moby#44378
+//! do the opposite: they reject one whose devices it describes, whenever the node changes. No call returns
+//! their version, so that it is inferred from the tasks that they reject. A wrong conclusion costs one more
+//! task, whose rejection corrects it.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,11 +14,11 @@ use tokio::time::Instant;
 use crate::from_proto::named_devices;
 use crate::session::description::NodeFacts;
 
-/// What a manager says of a task that it has rejected because of its node.
+/// A manager's message for a task that it has rejected because of its node.
 const ENFORCED: &str = "assigned node no longer meets constraints";
 
-/// How long a rejection tells something, and how long after a conclusion nothing is concluded: managers have checked by
-/// an older description.
+/// Time for which a rejection counts as evidence, and for which nothing is concluded after a conclusion:
+/// managers may have checked an older description.
 const SETTLE: Duration = Duration::from_secs(60);
 
 /// The managers' check, as far as it is known.
@@ -31,12 +31,12 @@ pub(super) struct Enforcement {
 // === impl Enforcement ===
 
 impl Enforcement {
-    /// Whether devices of tasks must not be described.
+    /// Returns whether devices of tasks must not be described.
     pub(super) const fn is_inverted(&self) -> bool {
         self.is_inverted
     }
 
-    /// A manager has sent a task, while it is told these facts.
+    /// Notes a task that a manager has sent while it knew these facts.
     pub(super) fn observe(&mut self, task: &swarm::Task, told: &NodeFacts) {
         let Some(status) = &task.status else { return };
         if status.state != i32::from(TaskState::Rejected) || status.err != ENFORCED {

@@ -104,7 +104,7 @@ async fn join_waits_for_a_certificate_that_is_not_valid_yet_and_ends_with_one_th
     assert!(matches!(&error, Error::CertificateNotValidYet { .. }) && !error.is_final(), "{error:?}");
     let error = resume_join(&node.store).await.unwrap_err();
     assert!(matches!(error, Error::CertificateNotValidYet { .. }), "{error:?}");
-    // As if the clock were set right: the same node goes on.
+    // As if the clock were set: the same node continues.
     manager.change(|script| script.between = None);
     assert_eq!(node.join(&manager).await.unwrap().node(), "node1");
     assert_eq!(manager.shared.asked.lock().requests.len(), 1, "no other node was made");

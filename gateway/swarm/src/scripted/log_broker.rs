@@ -12,26 +12,26 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::manager::{ScriptedManager, Service};
 
-/// What it does, and what it was told.
+/// The script of the log broker, and the calls that it received.
 #[derive(Default)]
 pub(super) struct LogScript {
-    /// Why the next streams of subscriptions are refused, the next one last.
+    /// Statuses with which the next subscription streams are refused, the next one last.
     pub(super) refusals: Mutex<Vec<Status>>,
-    /// How many streams were asked for.
+    /// Number of streams that were requested.
     pub(super) listens: Mutex<usize>,
     /// The latest stream.
     pub(super) listener: Mutex<Option<mpsc::Sender<Result<swarm::SubscriptionMessage, Status>>>>,
-    /// What was published, by subscription.
+    /// Published messages, by subscription.
     pub(super) published: Mutex<BTreeMap<String, Published>>,
 }
 
-/// What was published for a subscription.
+/// The messages that were published for a subscription.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Published {
     pub(super) messages: Vec<swarm::LogMessage>,
     /// The size of the largest message.
     pub(super) largest: usize,
-    /// How many calls there were, and how many of them ended as they should and otherwise.
+    /// Number of calls, and how many of them ended properly and otherwise.
     pub(super) calls: usize,
     pub(super) closes: usize,
     pub(super) breaks: usize,
@@ -48,7 +48,7 @@ impl Published {
 }
 
 impl ScriptedManager {
-    /// Tells the node of a subscription, once it listens.
+    /// Sends the node a subscription, once it listens.
     pub(super) async fn subscribe(&self, message: swarm::SubscriptionMessage) {
         for _ in 0..600 {
             let listener = self.shared.logs.listener.lock().clone();
@@ -62,7 +62,7 @@ impl ScriptedManager {
         panic!("the node does not listen");
     }
 
-    /// What was published for a subscription, as soon as that is so.
+    /// Waits until the messages of a subscription satisfy `is_so`, and returns them.
     #[track_caller]
     pub(super) fn published<'a>(
         &'a self,

@@ -46,7 +46,7 @@ impl LogNode {
         }
     }
 
-    /// What is published for a subscription that is no follower.
+    /// Returns what is published for a subscription that does not follow.
     async fn read(&self, id: &str, options: swarm::LogSubscriptionOptions) -> Published {
         self.manager.subscribe(of_service(id, options)).await;
         self.manager.published(id, |published| published.closes == 1).await
@@ -175,7 +175,7 @@ async fn follower_reads_over_rotations_ends_and_new_tasks_until_it_is_closed() {
     let other = node.task("task2");
     write(&other, 20..25);
     node.manager.published("follow", has(24)).await;
-    // The same subscription is told again.
+    // The same subscription is sent again.
     node.manager.subscribe(of_service("follow", following())).await;
     node.node.executor.logs.lock().retain(|log| log.task_id != "task1");
     write(&other, 25..26);
@@ -227,7 +227,7 @@ async fn failures_of_the_broker_leave_the_session_and_its_subscriptions_alone() 
     let listener = node.manager.shared.logs.listener.lock().take().unwrap();
     listener.send(Err(Status::aborted("the leader has changed"))).await.unwrap();
     drop(listener);
-    // The follower goes on, and the new stream tells of it again.
+    // The follower continues, and the new stream repeats it.
     node.manager.subscribe(of_service("follow", following())).await;
     write(&file, 1..2);
     let published = node.manager.published("follow", |published| published.text() == lines(0..2)).await;
@@ -246,7 +246,7 @@ async fn manager_without_a_broker_is_asked_once_in_a_session() {
     *manager.shared.logs.refusals.lock() = vec![Status::unimplemented("unknown service"); 9];
     let mut node = Running::start(&manager).await;
     node.until(|report| report.sessions == 1).await;
-    manager.until("heartbeats go on", |asked| asked.heartbeats > 4).await;
+    manager.until("heartbeats continue", |asked| asked.heartbeats > 4).await;
     assert_eq!(*manager.shared.logs.listens.lock(), 1);
     assert_eq!(manager.shared.asked.lock().sessions.len(), 1);
 }
@@ -267,7 +267,7 @@ async fn thousands_of_subscriptions_take_a_bounded_part_and_end_with_the_session
     for number in 0..3000 {
         node.manager.subscribe(of_service(&format!("s{number}"), following())).await;
     }
-    node.manager.until("heartbeats go on", |asked| asked.heartbeats > 3).await;
+    node.manager.until("heartbeats continue", |asked| asked.heartbeats > 3).await;
     let open = || {
         let published = node.manager.shared.logs.published.lock();
         published.values().filter(|one| one.closes + one.breaks == 0 && one.calls > 0).count()

@@ -35,7 +35,7 @@ pub(super) const SECRET: &str = "0v0kzyjmbd0mwgz6rb6fyz4v9";
 /// The id of its cluster.
 pub(super) const CLUSTER: &str = "cluster1";
 
-/// What it answers, until a test changes it.
+/// The manager's answers, which a test may change.
 pub(super) struct Script {
     /// The roots that it serves, if not those of its authority.
     pub(super) roots: Option<Vec<u8>>,
@@ -48,21 +48,21 @@ pub(super) struct Script {
     pub(super) certified: Option<String>,
     /// The states that requests are found in, the next one last; then `Issued`.
     pub(super) states: Vec<State>,
-    /// How often an earlier certificate of the node is told first.
+    /// Number of answers with an earlier certificate of the node.
     pub(super) earlier: usize,
     /// The next sessions' first messages, the next one last; then one that is usual.
     pub(super) sessions: Vec<Result<swarm::SessionMessage, Status>>,
-    /// Whether heartbeats are answered.
+    /// True if heartbeats are answered.
     pub(super) has_heartbeats: bool,
     /// The messages of the next Assignments streams, the next one last; then one that is empty.
     pub(super) assignments: Vec<Vec<swarm::AssignmentsMessage>>,
     /// The messages of the next Tasks streams, the next one last. If there are any, it is a manager without Assignments.
     pub(super) tasks: Vec<Vec<swarm::TasksMessage>>,
-    /// Why statuses with this task are refused.
+    /// Reason for which statuses with this task are refused.
     pub(super) refused_task: Option<String>,
 }
 
-/// What it was asked.
+/// The requests that it received.
 #[derive(Default)]
 pub(super) struct Asked {
     pub(super) requests: Vec<swarm::IssueNodeCertificateRequest>,
@@ -70,7 +70,7 @@ pub(super) struct Asked {
     pub(super) heartbeats: usize,
     pub(super) assignments: usize,
     pub(super) updates: Vec<Vec<String>>,
-    /// The volumes that were told to be unpublished.
+    /// The volumes that were reported as unpublished.
     pub(super) unpublished: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What a join, a leave or a renewal that was given up still writes, and what comes after it.
+//! Tests of writes by an abandoned join, leave or renewal, and of what follows them.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -27,7 +27,7 @@ use crate::session::description::NodeFacts;
 use crate::session::reports::Reports;
 use crate::store::Store;
 
-/// How long it is looked whether something ends that must not. It costs a test that time.
+/// Time for which a test watches that something does not end.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Longer than the disk may take.
@@ -145,7 +145,7 @@ async fn leave_comes_after_what_the_join_that_it_ends_still_writes() {
     }
 }
 
-/// The disk hangs while the membership is stored, at any point of it, and goes on after the join was refused.
+/// The disk hangs while the membership is stored, at any point, and continues after the join was refused.
 #[tokio::test]
 async fn node_whose_join_was_refused_for_a_slow_disk_is_what_the_disk_says() {
     for step in

@@ -115,7 +115,7 @@ async fn missing_message_opens_a_new_stream_within_the_session() {
     });
     let node = Running::start(&manager).await;
     manager.until("a second stream", |asked| asked.assignments == 2).await;
-    manager.until("heartbeats go on", |asked| asked.heartbeats > 3).await;
+    manager.until("heartbeats continue", |asked| asked.heartbeats > 3).await;
     assert_eq!(manager.shared.asked.lock().sessions.len(), 1);
     assert_eq!(node.executor.changes.lock().len(), 2);
 }
@@ -142,7 +142,7 @@ async fn tasks_come_by_the_deprecated_stream_from_a_manager_without_assignments(
     };
     manager.change(|script| script.tasks = vec![vec![all(&["a", "b"]), all(&["b", "c"])]]);
     let node = Running::start(&manager).await;
-    manager.until("heartbeats go on", |asked| asked.heartbeats > 3).await;
+    manager.until("heartbeats continue", |asked| asked.heartbeats > 3).await;
     assert_eq!(manager.shared.asked.lock().sessions.len(), 1);
     let changes = node.executor.changes.lock();
     let shown: Vec<Vec<String>> = changes
@@ -178,7 +178,7 @@ async fn volume_that_is_to_go_is_told_to_be_unpublished() {
     manager.change(|script| script.assignments = vec![vec![first]]);
     let _node = Running::start(&manager).await;
     manager.until("the volume", |asked| asked.unpublished == ["v1"]).await;
-    manager.until("heartbeats go on", |asked| asked.heartbeats > 1).await;
+    manager.until("heartbeats continue", |asked| asked.heartbeats > 1).await;
     assert_eq!(manager.shared.asked.lock().sessions.len(), 1);
 }
 
@@ -235,7 +235,7 @@ async fn one_foreign_task_does_not_keep_other_statuses_back() {
         node.reports.report(task, swarm::TaskStatus { state: 512, ..Default::default() });
     }
     manager.until("c arrives alone", |asked| asked.updates.contains(&vec!["c".to_owned()])).await;
-    manager.until("heartbeats go on", |asked| asked.heartbeats > 3).await;
+    manager.until("heartbeats continue", |asked| asked.heartbeats > 3).await;
     let asked = manager.shared.asked.lock();
     let count = |task: &str| asked.updates.iter().filter(|tasks| tasks.contains(&task.to_owned())).count();
     assert!(count("b") <= 3, "it is not tried again and again: {:?}", asked.updates);
@@ -290,7 +290,7 @@ async fn renewal_for_another_node_or_role_is_not_used() {
         .await;
     let after = node.store.load(SystemTime::now()).unwrap().unwrap();
     assert_eq!(after.chain(), before.chain());
-    assert_eq!(node.report.borrow().sessions, 1, "the session goes on with the old certificate");
+    assert_eq!(node.report.borrow().sessions, 1, "the session continues with the old certificate");
 }
 
 #[tokio::test]
@@ -326,6 +326,6 @@ async fn lists_of_managers_are_stored_and_hostile_ones_are_cut() {
     });
     let mut node = Running::start(&manager).await;
     node.until(|report| report.sessions == 1).await;
-    manager.until("heartbeats go on", |asked| asked.heartbeats > 1).await;
+    manager.until("heartbeats continue", |asked| asked.heartbeats > 1).await;
     assert_eq!(node.store.load_managers().unwrap().peers().count(), 64);
 }

@@ -8,9 +8,9 @@ use super::*;
 /// Mounts that are only counted.
 #[derive(Debug, Default)]
 pub(crate) struct MountModel {
-    /// How many are on the directory.
+    /// Number of mounts on the directory.
     pub(crate) mounted: Mutex<usize>,
-    /// Who waits until the next mount is begun, and what that waits for.
+    /// The test that waits until the next mount has begun, and the release that this mount waits for.
     held: Mutex<Option<(Sender<()>, Receiver<()>)>>,
 }
 
@@ -66,6 +66,6 @@ impl TmpfsMounter for MountModel {
 impl HeldMount {
     /// Waits until it is begun.
     pub(crate) fn begun(&self) {
-        self.begun.recv().expect("the mount tells it");
+        self.begun.recv().expect("the mount reports it");
     }
 }

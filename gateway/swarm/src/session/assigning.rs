@@ -41,7 +41,7 @@ impl Session<'_> {
                         }
                     }
                     Err(reason) => {
-                        tracing::warn!(manager = connection.manager(), %reason, "assignments are asked for anew");
+                        tracing::warn!(manager = connection.manager(), %reason, "assignments are requested again");
                         break;
                     }
                 }
@@ -88,8 +88,9 @@ impl Session<'_> {
         }
     }
 
-    /// Hands changes to the executor. The node has no plugins for cluster volumes, so none was ever published on it: of
-    /// one that is to go the manager is told so at once, since it waits for that before it detaches the volume.
+    /// Hands changes to the executor. The node has no plugins for cluster volumes, so none was ever published
+    /// on it: of a volume to remove the manager is notified at once, because it waits for that before it
+    /// detaches the volume.
     async fn hand_over(&self, changes: Changes) -> Result<(), Error> {
         let gone: Vec<VolumeStatusUpdate> = changes
             .list

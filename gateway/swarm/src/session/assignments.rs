@@ -1,4 +1,4 @@
-//! What the managers assign to this node: a pure reduction of the messages of the Assignments stream.
+//! The managers' assignments to this node: a pure reduction of the messages of the Assignments stream.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use switchyard_proto::docker::swarmkit::v1::assignments_message::Type;
 #[cfg(test)]
 mod tests;
 
-/// How many tasks, secrets, configs and volumes a node may have, each. A node has some hundred containers.
+/// Maximum number of tasks, secrets, configs and volumes of a node, each. A node has some hundred containers.
 pub const ITEMS_MAX: usize = 20_000;
 
 /// Everything that is assigned to the node, as of the last message.
@@ -25,11 +25,12 @@ pub struct Assignments {
     volumes: BTreeMap<String, Arc<swarm::VolumeAssignment>>,
 }
 
-/// What a message changes, in the order in which it is to be applied: what tasks need comes before the tasks, and
-/// goes after them. Managers send it in any order.
+/// The changes of a message, in the order in which they are to be applied: dependencies are added before
+/// tasks, and removed after them. Managers send them in any order.
 #[derive(Debug, Default, PartialEq)]
 pub struct Changes {
-    /// Whether the message had everything: what the node has besides is to go, also from before its start.
+    /// True if the message was complete: the node's other items are to be removed, also from before its
+    /// start.
     pub is_complete: bool,
     /// The changes.
     pub list: Vec<Change>,
@@ -56,15 +57,15 @@ pub enum Change {
     ConfigGone(String),
 }
 
-/// Why a message cannot be applied: the stream is to be opened anew, which begins with everything.
+/// The reason why a message cannot be applied: the stream is to be reopened, which sends a complete set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unapplicable {
     /// A message is missing before it.
     #[error("a message is missing: it applies to {found:?}, and the last one resulted in {expected:?}")]
     OutOfSequence {
-        /// What the last message resulted in.
+        /// The sequence number that the last message led to.
         expected: Option<String>,
-        /// What this one applies to.
+        /// The sequence number that this message applies to.
         found: String,
     },
     /// It is of a type that this program does not know.
@@ -95,7 +96,7 @@ impl Assignments {
     /// Applies a message. After an error nothing has changed.
     ///
     /// # Errors
-    /// The stream is to be opened anew.
+    /// The stream is to be reopened.
     pub fn apply(&mut self, message: swarm::AssignmentsMessage) -> Result<Changes, Unapplicable> {
         let swarm::AssignmentsMessage { r#type, applies_to, results_in, changes } = message;
         let is_complete = match Type::try_from(r#type) {
@@ -183,7 +184,7 @@ impl Sorted {
     }
 }
 
-/// What has no id cannot be referred to.
+/// An object without an id cannot be referred to.
 fn put<T>(items: &mut BTreeMap<String, Option<T>>, id: String, item: Option<T>) {
     if !id.is_empty() {
         items.insert(id, item);

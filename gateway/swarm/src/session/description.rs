@@ -1,10 +1,10 @@
-//! What managers are told of this node: the scheduler places only what it can run.
+//! The description of this node for managers: the scheduler places only tasks that it can run.
 
 use std::collections::BTreeMap;
 
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
-/// What the node is and has.
+/// Properties and resources of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// Its name.

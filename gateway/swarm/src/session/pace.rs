@@ -1,4 +1,4 @@
-//! When the next session is tried: a pure decision.
+//! Timing of the next session: a pure decision.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::status::{RATE_LIMIT_PAUSE, Reaction};
 #[cfg(test)]
 mod tests;
 
-/// How pauses grow, as those of docker's agents: each is chosen below a limit, which begins here, doubles with
-/// each failure, and ends there.
+/// Growth of pauses, as with docker's agents: each is chosen below a limit, which starts at the step, doubles
+/// with each failure, and ends at the maximum.
 const LIMIT_STEP: Duration = Duration::from_millis(100);
 const LIMIT_MAX: Duration = Duration::from_secs(8);
 
@@ -31,7 +31,7 @@ const DISPLACED_WITHIN: Duration = Duration::from_secs(300);
 /// The pause of one of two nodes with the same identity: they would displace each other without end.
 const DUPLICATE_PAUSE: Duration = Duration::from_secs(30);
 
-/// Why another session is needed.
+/// The reason why another session is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// A session has failed, or could not be opened.
@@ -60,7 +60,7 @@ impl Pace {
         self.registered.push_back(now);
     }
 
-    /// How long to wait for the next session; `random` chooses.
+    /// Chooses the pause before the next session; `random` selects within the limit.
     pub(crate) fn next(&mut self, cause: Cause, now: Instant, random: u64) -> Duration {
         if cause == Cause::Failed(Reaction::Displaced) {
             if self.displaced.len() == DISPLACEMENTS {
@@ -81,13 +81,13 @@ impl Pace {
         by_chance.max(at_least).max(self.until_allowed(now))
     }
 
-    /// Whether another process seems to have the same identity.
+    /// Returns whether another process seems to have the same identity.
     pub(crate) fn is_duplicate(&self, now: Instant) -> bool {
         self.displaced.len() == DISPLACEMENTS
             && self.displaced.front().is_some_and(|first| now.duration_since(*first) < DISPLACED_WITHIN)
     }
 
-    /// How long until managers accept another registration.
+    /// Returns the time until managers accept another registration.
     fn until_allowed(&self, now: Instant) -> Duration {
         let full = self.registered.front().filter(|_| self.registered.len() == REGISTRATIONS);
         full.map_or(Duration::ZERO, |first| RATE_LIMIT_PAUSE.saturating_sub(now.duration_since(*first)))

@@ -9,13 +9,13 @@ use tokio::sync::Notify;
 #[cfg(test)]
 mod tests;
 
-/// How many statuses are in one request. With the longest text each has 2 KiB, and managers take 4 MiB.
+/// Maximum number of statuses in a request. With the longest text each has 2 KiB, and managers accept 4 MiB.
 pub(crate) const BATCH_MAX: usize = 256;
 
 /// The longest message and error of a status, in bytes.
 const TEXT_MAX: usize = 1024;
 
-/// Where the executor reports to.
+/// Receiver of the executor's reports.
 #[derive(Debug, Default)]
 pub struct Reports {
     latest: Mutex<Latest>,

@@ -1,4 +1,4 @@
-//! How the files of a membership are read, replaced and removed.
+//! Reading, replacement and removal of the files of a membership.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};

@@ -16,7 +16,7 @@ pub(super) struct HeldPoints {
     points: Arc<Mutex<HashMap<CrashPoint, Gate>>>,
 }
 
-/// Where a thread tells that it is there, and waits.
+/// A point at which a thread reports its arrival, and waits.
 #[derive(Debug)]
 struct Gate {
     reached: oneshot::Sender<()>,

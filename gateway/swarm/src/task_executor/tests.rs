@@ -35,7 +35,7 @@ struct TestNode {
     gateway: Gateway,
     operations: Operations,
     executor: TaskExecutor,
-    /// What the manager knows.
+    /// The statuses that the manager knows.
     statuses: watch::Receiver<Statuses>,
     manager: AbortHandle,
     /// Holds the files and logs.

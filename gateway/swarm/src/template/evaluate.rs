@@ -13,11 +13,11 @@ use super::parser::{Command, Function, Operand, Part, Pipeline, Template};
 pub(crate) struct Expansion {
     /// The text.
     pub(crate) bytes: Vec<u8>,
-    /// Whether it used a secret, and so is one.
+    /// True if it used a secret, and so is one.
     pub(crate) is_secret: bool,
 }
 
-/// How many times the limit of the output may be copied and compared in intermediate values.
+/// Multiple of the output limit that may be copied and compared in intermediate values.
 const WORK: usize = 4;
 
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ struct Evaluation<'a> {
     facts: &'a Facts,
     files: &'a dyn Files,
     limit: usize,
-    /// How many bytes may still be copied and compared.
+    /// Bytes that may still be copied and compared.
     work: usize,
     output: Expansion,
 }
@@ -269,7 +269,7 @@ fn lookup<'a>(labels: &'a BTreeMap<String, String>, key: &[u8]) -> Option<&'a st
 // === impl Value ===
 
 impl Value<'_> {
-    /// Whether it counts as true in a condition: as in Go, what is empty does not.
+    /// Returns whether it counts as true in a condition: as in Go, an empty value does not.
     fn is_true(&self) -> bool {
         match self {
             Value::Text(text) => !text.is_empty(),

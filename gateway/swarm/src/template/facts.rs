@@ -1,4 +1,4 @@
-//! What templates can name: the service, the node and the task, and the other files of the task.
+//! The data that templates can name: the service, the node and the task, and the other files of the task.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub(crate) type FileContent<'a> = Option<Cow<'a, [u8]>>;
 
 /// The secrets, configs and variables of the task, for the templates in secrets and configs.
 pub(crate) trait Files {
-    /// Whether the functions exist: fields of services have none of them.
+    /// Returns whether the functions exist: fields of services have none of them.
     fn are_available(&self) -> bool {
         true
     }

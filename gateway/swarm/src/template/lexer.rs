@@ -66,7 +66,7 @@ pub(super) fn pieces(template: &[u8]) -> Result<Vec<Piece<'_>>, TemplateError> {
     }
 }
 
-/// Where the action that begins here ends: at the first `}}` outside of strings and comments.
+/// Finds the end of the action that begins here: the first `}}` outside of strings and comments.
 fn end_of_action(template: &[u8], begin: usize) -> Result<usize, TemplateError> {
     let unclosed = |what| Err(TemplateError::new(begin, what));
     if template[begin..].trim_ascii_start().starts_with(b"/*") {

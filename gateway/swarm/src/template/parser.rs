@@ -84,11 +84,11 @@ pub(super) fn parse(template: &[u8]) -> Result<Template<'_>, TemplateError> {
 
 struct Parser<'t> {
     pieces: VecDeque<Piece<'t>>,
-    /// How many parts there are so far.
+    /// Number of parts so far.
     parts: usize,
 }
 
-/// What ends a sequence of parts.
+/// The end of a sequence of parts.
 enum BlockEnd<'t> {
     Template,
     End(usize),

@@ -8,7 +8,7 @@ use switchyard_core::{Error, ErrorKind, Result};
 use super::Worker;
 use crate::plan::AssignedDevice;
 
-/// How long a try waits for an earlier task that still has one of the devices.
+/// Time for which a try waits for an earlier task that still has one of the devices.
 const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 
 impl Worker {

@@ -13,7 +13,7 @@ use crate::life::{LOST, Outcome, State};
 use crate::record::Record;
 use crate::to_proto;
 
-/// What has become of a task that runs.
+/// The observed state of a running task.
 enum Observed {
     /// It has exited by itself.
     Exited(Exit),

@@ -20,10 +20,10 @@ use crate::life::Outcome;
 use crate::plan::{PublishedPort, ServiceImage, TaskPlan};
 use crate::record::Record;
 
-/// How often ports are chosen anew, if others take them meanwhile.
+/// Number of times that ports are chosen again if others take them meanwhile.
 const PORT_TRIES: usize = 16;
 
-/// What is created for a task.
+/// The specs to create for a task.
 #[derive(Debug, Clone)]
 pub(super) struct Prepared {
     sandbox: SandboxSpec,
@@ -139,7 +139,7 @@ impl Worker {
         self.plan.as_ref().is_some_and(|plan| plan.ports.iter().any(|port| port.published.is_none()))
     }
 
-    /// What is created, with the files written, the ports chosen and the devices leased.
+    /// Makes the specs, with the files written, the ports chosen and the devices leased.
     async fn specs(&mut self) -> Result<Prepared> {
         let (Some(plan), Some(assigned)) = (&self.plan, &self.task) else { return Err(self.unassigned()) };
         let mut plan = plan.clone();

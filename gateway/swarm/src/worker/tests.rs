@@ -1,4 +1,4 @@
-//! What a worker sees of a removal, after which nobody tells it anything.
+//! Tests of a worker's view of a removal, after which it receives no other message.
 
 use super::*;
 
@@ -17,7 +17,7 @@ async fn removal_of_an_ended_task_is_seen_whether_it_comes_before_or_after_a_loo
             sender.send_replace(removal);
             drop(sender);
             assert_eq!(look(&mut before), None, "{state:?} {desired:?}");
-            wanted.changed().await.expect("it is told of the removal, although nobody is there any more");
+            wanted.changed().await.expect("it sees the removal, although the sender is gone");
             assert_eq!(look(&mut wanted), None, "{state:?} {desired:?}");
         }
     }

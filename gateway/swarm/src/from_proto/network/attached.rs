@@ -11,16 +11,16 @@ use switchyard_proto::docker::swarmkit::v1 as swarm;
 /// The label of networks that every node has.
 const PREDEFINED: &str = "com.docker.swarm.predefined";
 
-/// What errors name: a task has one network.
+/// Field that errors name: a task has one network.
 const FIELD: &str = "networks[0]";
 
-/// What a service can ask for, for errors.
+/// The supported networks, for errors.
 const SUPPORTED: &str = "there are the host's network, \"bridge\", bridge networks of the swarm, and networks with the configuration of one of the node's own (--config-from)";
 
 /// The options of bridge networks that have an effect.
 const MTU: &str = "com.docker.network.driver.mtu";
 const MASQUERADE: &str = "com.docker.network.bridge.enable_ip_masquerade";
-/// Whether containers of the network reach each other, which they always do here.
+/// Option that lets containers of the network reach each other, which they always do here.
 const COMMUNICATION: &str = "com.docker.network.bridge.enable_icc";
 
 /// The longest text that becomes an address or a range.
@@ -39,7 +39,7 @@ struct Named<'a> {
     options: BTreeMap<&'a str, &'a str>,
 }
 
-/// What a task is attached to.
+/// The network that a task is attached to.
 #[derive(Debug)]
 pub(super) enum AttachedNetwork {
     /// The network of the host.
@@ -163,7 +163,7 @@ impl Named<'_> {
         }
     }
 
-    /// The addresses, if the swarm tells them.
+    /// Returns the addresses, if the swarm specifies them.
     fn addresses(&self, ipam: &swarm::IpamOptions) -> Result<Option<BridgeAddresses>> {
         let field = format!("{FIELD}.network.ipam");
         let swarm::IpamOptions { driver, configs } = ipam;

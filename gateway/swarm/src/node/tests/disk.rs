@@ -9,7 +9,7 @@ use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 use super::*;
 
-/// How long it is looked whether something happens that must not. It costs a test that time.
+/// Time for which a test watches that something does not happen.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Longer than the disk may take.
@@ -61,7 +61,7 @@ impl OperationObserver for EndedLeaves {
     fn step_ended(&self, _: OperationKind, _: &'static str, _: Duration) {}
 }
 
-/// Lets time pass while a thread is held, which keeps the clock from going on by itself.
+/// Advances the clock while a thread is held, which prevents automatic advance.
 async fn pass(time: Duration) {
     advance(time).await;
     for _ in 0..10_000 {

@@ -93,7 +93,7 @@ async fn task_that_is_assigned_after_a_failed_leave_waits_for_its_removal() {
     assert!(matches!(failed, Err(Error::TasksLeft { .. })), "{failed:?}");
     wait_until(&node, "it is a member", is_member).await;
 
-    // A manager knows nothing of the leave, and goes on with the task.
+    // A manager does not know of the leave, and continues the task.
     maker.assign(State::Ready, State::Running).await;
     sleep(Duration::from_secs(60)).await;
     // The removal fails once more, and succeeds at its next try.

@@ -158,7 +158,7 @@ fn more_items_than_a_node_can_have_are_refused_as_a_whole() {
 }
 
 proptest! {
-    /// Whatever the messages say, the tasks are those of a simple model, and the order holds.
+    /// For any messages the tasks are those of a simple model, and the order holds.
     #[test]
     fn tasks_are_those_of_a_model(
         messages in proptest::collection::vec(

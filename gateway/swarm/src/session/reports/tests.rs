@@ -1,4 +1,4 @@
-//! Which statuses are sent.
+//! Tests of which statuses are sent.
 
 use std::time::Duration;
 

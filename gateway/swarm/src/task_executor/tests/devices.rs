@@ -1,4 +1,4 @@
-//! Devices: what a task gets and holds, what is refused, and what the scheduler is told.
+//! Tests of devices: a task's leases, refusals, and the offer to the scheduler.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ const TPU: &str = "acme.com/tpu";
 /// Longer than the grace period in which a device is kept for a restart.
 const GRACE_OVER: Duration = Duration::from_secs(25);
 
-/// Longer than it takes until managers are told of a change.
+/// Longer than the delay until managers receive a change.
 const TOLD: Duration = Duration::from_secs(6);
 
 /// An inventory of these devices, each with a node and a CDI name.
@@ -46,7 +46,7 @@ impl TestNode {
         self.gateway.scope(Owner::Kubernetes)
     }
 
-    /// An executor that tells managers what the node has.
+    /// Makes an executor that offers the node's resources to managers.
     async fn offering(&self) -> TaskExecutor {
         let settings = self.executor.shared.settings.clone();
         let scope = self.gateway.scope(Owner::Swarm);
@@ -57,7 +57,7 @@ impl TestNode {
     }
 }
 
-/// The ids of the devices that managers are told of.
+/// Returns the ids of the devices that are offered to managers.
 fn told(executor: &TaskExecutor) -> Vec<String> {
     let facts = executor.facts().borrow().clone();
     assert!(facts.named.iter().all(|(kind, _)| kind == TPU), "{:?}", facts.named);
@@ -80,7 +80,7 @@ fn naming(number: usize, names: &str) -> swarm::Task {
     task(number, swarm::ContainerSpec { args: vec!["serve".to_owned()], labels, ..container() })
 }
 
-/// Why a pod does not get a device.
+/// Returns the error of a pod that does not get a device.
 async fn refused(pods: &Scope, id: &str) -> String {
     let error = pods.lease(&[id.to_owned()]).await.expect_err("it is held");
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);

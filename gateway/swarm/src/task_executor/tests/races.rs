@@ -15,7 +15,7 @@ impl Numbers {
     }
 }
 
-/// What a manager has of a task.
+/// A manager's view of a task.
 struct Known {
     number: usize,
     wanted: State,

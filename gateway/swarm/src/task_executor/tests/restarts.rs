@@ -210,7 +210,7 @@ async fn recovery_beside_workers_keeps_the_files_that_they_have_written() {
     node.assign(with_secret).await;
     within(hold.arrived(1)).await;
     assert_eq!(node.files(), 1);
-    // The membership begins anew, as after a leave that has failed.
+    // The membership begins again, as after a leave that has failed.
     node.executor.recover().await;
     assert_eq!(node.files(), 1);
     hold.release();

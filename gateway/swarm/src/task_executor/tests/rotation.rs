@@ -105,7 +105,7 @@ async fn log_that_could_not_be_opened_anew_is_so_once_more_though_its_new_file_i
     assert!(log.exists());
 }
 
-/// What the rotator of the daemon before has left, nobody has told this one.
+/// A rotator does not know the logs that the rotator of the daemon before has left to be reopened.
 #[tokio::test]
 async fn empty_file_beside_rotated_ones_is_opened_anew_once_after_a_start() {
     let (node, mut before, log) = node_with_log().await;
@@ -131,7 +131,7 @@ async fn empty_file_beside_rotated_ones_is_opened_anew_once_after_a_start() {
     assert_eq!((rotated(&log).len(), reopens()), (1, 3), "it is in use");
 }
 
-/// What is renamed and not opened anew grows without a bound.
+/// A file that is renamed and not reopened grows without a bound.
 #[tokio::test]
 async fn oldest_file_goes_when_a_log_cannot_be_opened_anew_for_want_of_an_inode() {
     let (node, mut rotation, log) = node_with_log().await;
