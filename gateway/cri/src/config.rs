@@ -15,8 +15,8 @@ pub struct Config {
     pub unprivileged_icmp: bool,
     /// The seccomp profile of containers that do not specify one.
     pub unset_seccomp: UnsetSeccomp,
-    /// How long ExecSync waits for output after the command has exited, while a child of the command still
-    /// holds the output open, in seconds; 0 waits without limit.
+    /// Limit in seconds for ExecSync to wait for output after the command has exited, while a child of the
+    /// command still holds the output open; 0 waits without limit.
     pub exec_drain_seconds: u64,
     /// The largest message that is accepted, in bytes. Clients themselves accept 16 MiB.
     pub max_message_bytes: usize,

@@ -34,8 +34,9 @@ impl CpuOwnership {
         Self { source, warned: AtomicBool::default() }
     }
 
-    /// Whether these CPUs are exclusive to one container; `None` if they cannot be read from the kubelet. A
-    /// shared pool contains CPUs that are exclusive to no container, so comparing the list is enough.
+    /// Returns whether these CPUs are exclusive to one container; `None` if they cannot be read from the
+    /// kubelet. A shared pool contains CPUs that are exclusive to no container, so comparing the list is
+    /// enough.
     pub(crate) async fn are_exclusive(&self, list: Option<&CpuList>) -> Option<bool> {
         let Some(list) = list else { return Some(false) };
         match self.source.as_ref()?.exclusive().await {

@@ -15,7 +15,7 @@ use crate::status::status;
 /// The result of a tonic handler.
 pub(crate) type RpcResult<T> = Result<Response<T>, Status>;
 
-/// How much earlier than tonic's the timeout is: more than the granularity of tokio's timers.
+/// Lead of the timeout over tonic's: more than the granularity of tokio's timers.
 const HEAD_START: Duration = Duration::from_millis(2);
 
 /// Runs `work` on the message of `request` for as long as its client waits. Work that exceeds the timeout is

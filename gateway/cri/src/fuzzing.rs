@@ -74,10 +74,10 @@ pub fn container(data: &[u8]) {
     }
 }
 
-/// What the bytes are as a request for a container, in the pod of the request.
+/// Makes the spec of the container request that the bytes encode, in the pod of the request.
 ///
 /// # Errors
-/// They are none, or the request is refused.
+/// The bytes encode no request, or it is refused.
 pub fn container_spec(data: &[u8]) -> Result<TaskSpec> {
     let request = cri::CreateContainerRequest::decode(data).map_err(not_a_message)?;
     let pod = request.sandbox_config.unwrap_or_default();
@@ -94,7 +94,7 @@ pub fn container_spec(data: &[u8]) -> Result<TaskSpec> {
     )
 }
 
-/// What the bytes are as a request for a pod.
+/// Makes the spec of the pod request that the bytes encode.
 ///
 /// # Errors
 /// As [`container_spec`].

@@ -1,8 +1,8 @@
-//! What the frontend stores with each object: the request that created it, so that status and lists can echo
-//! it exactly, also after a restart.
+//! The frontend's record of each object: the request that created it, so that status and lists can echo it
+//! exactly, also after a restart.
 //!
 //! A record is one byte with the version, followed by a protobuf message. A record of an unknown version is
-//! not an error: the object is then described by what the core knows of it.
+//! not an error: the object is then described by the core's data.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
@@ -19,7 +19,7 @@ use switchyard_proto::cri::v1alpha2 as old;
 /// The version that is written.
 const VERSION: u8 = 1;
 
-/// How many decoded records of removed objects may stay in the cache.
+/// Maximum number of decoded records of removed objects in the cache.
 const STALE_MAX: usize = 64;
 
 /// The request that created a sandbox.
@@ -50,7 +50,7 @@ pub(crate) struct ContainerRecord {
     /// As requested.
     #[prost(message, optional, tag = "1")]
     pub(crate) config: Option<cri::ContainerConfig>,
-    /// What was requested beyond v1, and nothing else.
+    /// The fields that were requested beyond v1, and nothing else.
     #[prost(message, optional, tag = "2")]
     pub(crate) additions: Option<old::LinuxContainerResources>,
     /// The names of mounts, by their index. A mount without a host path is a volume.

@@ -10,15 +10,15 @@ use switchyard_core::id::Owner;
 /// The longest path of a unix socket that the kernel accepts, without the final NUL.
 pub(crate) const SOCKET_PATH_MAX: usize = 107;
 
-/// How many bytes the directory must leave for the names of plugins' sockets: generic-device-plugin's names
-/// are this long.
+/// Bytes that the directory must leave for the names of plugins' sockets: generic-device-plugin's names are
+/// this long.
 const SOCKET_NAME_ROOM: usize = 64;
 
 /// `[devices.host]`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Whether vendors' device plugins can register.
+    /// True if vendors' device plugins can register.
     pub enabled: bool,
     /// The directory that replaces a kubelet's directory for device plugins; the daemon serves its
     /// kubelet.sock.
@@ -33,7 +33,7 @@ pub struct Config {
 pub struct ResourceConfig {
     /// The resource name, such as `nvidia.com/gpu`.
     pub name: String,
-    /// How many of its devices each owner may hold at most; an owner that is not named may hold all.
+    /// Maximum number of its devices for each owner; an owner that is not named may hold all.
     pub quota: BTreeMap<String, usize>,
 }
 

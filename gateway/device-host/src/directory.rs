@@ -113,7 +113,7 @@ pub(crate) async fn connect(directory: &Path, name: &str, deadline: Instant) -> 
     }
 }
 
-/// Whether the peer is root, or the user that the daemon runs as.
+/// Returns whether the peer is root, or the user that the daemon runs as.
 pub(crate) fn is_allowed(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| is_trusted(peer.uid()))
 }

@@ -41,7 +41,7 @@ const QUOTED_MAX: usize = 64;
 /// Prefix of the annotation keys that name devices of the Container Device Interface (CDI).
 const CDI_ANNOTATIONS: &str = "cdi.k8s.io/";
 
-/// How a plugin marks a healthy device.
+/// A plugin's health text for a healthy device.
 const HEALTHY: &str = "Healthy";
 
 /// A validated registration of a plugin.
@@ -60,7 +60,7 @@ pub(crate) struct ListedDevices {
     pub(crate) devices: Vec<Device>,
     /// The vendor's id of each device, by our id.
     pub(crate) vendors: BTreeMap<String, String>,
-    /// How many entries of the list were left out, and why the first of them was.
+    /// Number of entries of the list that were left out, and the reason for the first of them.
     pub(crate) left_out: Option<(usize, String)>,
 }
 

@@ -40,13 +40,13 @@ struct Shared {
     failures: [AtomicU64; Failure::ALL.len()],
 }
 
-/// What the configuration says of the plugins.
+/// The configuration of the plugins.
 #[derive(Debug)]
 struct Rules {
-    /// Whether plugins may register; if not, no device of theirs is offered.
+    /// True if plugins may register; if not, no device of theirs is offered.
     enabled: bool,
     reserved: ReservedNames,
-    /// How many devices of a resource each owner may hold at most.
+    /// Maximum number of devices of a resource for each owner.
     quotas: BTreeMap<String, BTreeMap<Owner, usize>>,
 }
 
@@ -76,7 +76,7 @@ pub enum Failure {
     Malformed,
 }
 
-/// Why no device of a plugin can be allocated, whatever it has listed.
+/// The reason why no device of a plugin can be allocated, whatever it has listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The plugin's connection or stream has ended.
@@ -89,7 +89,7 @@ pub(crate) enum Fault {
 pub(crate) struct State {
     /// In the order of their first registration.
     pub(crate) resources: Vec<RegisteredResource>,
-    /// Why no plugin can register at present; `None` if they can.
+    /// The reason why no plugin can register at present; `None` if they can.
     pub(crate) fault: Option<String>,
     /// The last registration that failed.
     pub(crate) refused: Option<LastError>,
@@ -109,11 +109,11 @@ pub(crate) struct RegisteredResource {
     pub(crate) plugin: Option<ConnectedPlugin>,
     /// Since when the plugin is in its present state: connected, silent, or ended.
     pub(crate) since: SystemTime,
-    /// Whether its newest plugin requires PreStartContainer.
+    /// True if its newest plugin requires PreStartContainer.
     pre_start: bool,
     /// The last list; `None` before the first one.
     pub(crate) listed: Option<ListedDevices>,
-    /// Why its devices cannot be allocated at present.
+    /// The reason why its devices cannot be allocated at present.
     pub(crate) fault: Option<Fault>,
     /// The last failure.
     pub(crate) last_error: Option<LastError>,
@@ -130,9 +130,9 @@ pub(crate) struct ConnectedPlugin {
 #[derive(Debug, Clone)]
 pub(crate) struct Plugin {
     pub(crate) channel: Channel,
-    /// Whether it requires PreStartContainer.
+    /// True if it requires PreStartContainer.
     pub(crate) pre_start: bool,
-    /// Whether it answers GetPreferredAllocation.
+    /// True if it answers GetPreferredAllocation.
     pub(crate) preferred: bool,
 }
 
@@ -170,7 +170,7 @@ impl Failure {
 // === impl ReservedNames ===
 
 impl ReservedNames {
-    /// Whether the configuration has this resource, or a group of the same name as the group of this
+    /// Returns whether the configuration has this resource, or a group of the same name as the group of this
     /// resource.
     #[must_use]
     pub fn has(&self, resource: &str) -> bool {
@@ -258,7 +258,7 @@ impl Hosted {
         self.shared.failures[failure as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many failures of a kind were counted.
+    /// Returns the number of failures of a kind.
     pub(crate) fn count_of(&self, failure: Failure) -> u64 {
         self.shared.failures[failure as usize].load(Ordering::Relaxed)
     }
@@ -377,12 +377,12 @@ impl Hosted {
         }
     }
 
-    /// Whether a plugin has registered this resource since the daemon started.
+    /// Returns whether a plugin has registered this resource since the daemon started.
     pub(crate) fn has_registered(&self, resource: &str) -> bool {
         self.state().resources.iter().any(|known| known.name == resource)
     }
 
-    /// Whether the newest plugin of a resource, connected or not, requires PreStartContainer.
+    /// Returns whether the newest plugin of a resource, connected or not, requires PreStartContainer.
     pub(crate) fn wants_pre_start(&self, resource: &str) -> bool {
         self.state().resources.iter().any(|known| known.name == resource && known.pre_start)
     }

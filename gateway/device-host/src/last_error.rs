@@ -8,9 +8,9 @@ const TEXT_MAX: usize = 500;
 /// The last thing that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastError {
-    /// When it failed.
+    /// Time of the failure.
     pub at: SystemTime,
-    /// What failed, and why.
+    /// The failed action, and the cause.
     pub text: String,
 }
 

@@ -23,11 +23,11 @@ use crate::directory;
 use crate::from_proto::{self, PluginRegistration};
 use crate::hosted::{Failure, Hosted, Plugin, PluginConnection};
 
-/// How long a plugin may take until it has answered GetDevicePluginOptions, from the beginning of the
-/// Register call; kubelets wait as long.
+/// Limit for a plugin to answer GetDevicePluginOptions, from the beginning of the Register call; kubelets
+/// wait as long.
 const DIAL: Duration = Duration::from_secs(10);
 
-/// How long a plugin may take for its first list before its devices are marked unhealthy.
+/// Limit for a plugin's first list before its devices are marked unhealthy.
 const FIRST: Duration = Duration::from_secs(10);
 
 /// Minimum pause between two lists of a plugin. Further lists wait in the stream: each list is sent on to all
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The largest list that is read, in bytes; kubelets have the same limit.
 const LIST_MAX: usize = 4 << 20;
 
-/// How many plugins are called back at a time; further registrations are refused.
+/// Maximum number of plugins that are called back concurrently; further registrations are refused.
 const DIALS: usize = 16;
 
 /// Serves `v1beta1.Registration`.

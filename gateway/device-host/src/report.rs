@@ -10,13 +10,13 @@ use crate::last_error::LastError;
 /// The state of the registry, and of all plugins that have registered since the daemon started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Why no plugin can register at present; `None` if they can.
+    /// The reason why no plugin can register at present; `None` if they can.
     pub fault: Option<String>,
     /// The newest plugin of each resource, in the order of the resources' first registration.
     pub plugins: Vec<PluginReport>,
     /// The last registration that was refused, or whose plugin did not answer.
     pub refused: Option<LastError>,
-    /// How many failures of each kind were counted, by [`Failure::as_str`](crate::Failure::as_str).
+    /// Number of failures of each kind, by [`Failure::as_str`](crate::Failure::as_str).
     pub failures: Vec<(&'static str, u64)>,
 }
 
@@ -31,9 +31,9 @@ pub struct PluginReport {
     pub state: PluginState,
     /// Since when it is in this state.
     pub since: SystemTime,
-    /// How many devices its last list had.
+    /// Number of devices in its last list.
     pub devices: usize,
-    /// How many of them can be allocated at present.
+    /// Number of them that can be allocated at present.
     pub healthy: usize,
     /// The last failure of it, or of an earlier plugin of the resource.
     pub last_error: Option<LastError>,

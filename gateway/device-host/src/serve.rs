@@ -35,7 +35,7 @@ const REQUEST_MAX: usize = 64 << 10;
 const PAUSE: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long calls in flight may take to finish.
+/// Limit for calls in flight to finish.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// Wraps the services of a socket in layers.
@@ -68,7 +68,7 @@ impl Host {
 
     /// Accepts registrations, as soon as the directory can be opened, until `stop`. Then the connections to
     /// plugins are closed. Our socket file stays, as a kubelet's does: plugins register again when the next
-    /// daemon creates it anew.
+    /// daemon creates it again.
     pub async fn serve(self, stop: CancellationToken) {
         let Self { hosted, config, observe } = self;
         let Some(socket) = stop.run_until_cancelled(listen(&config, &hosted)).await else { return };

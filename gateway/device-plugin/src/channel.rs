@@ -9,8 +9,8 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
 use tonic::transport::{Channel, Endpoint};
 
-/// How long a newly created kubelet.sock may refuse connections because the kubelet does not listen on it
-/// yet.
+/// Time for which a newly created kubelet.sock may refuse connections because the kubelet does not listen on
+/// it yet.
 const NOT_YET: Duration = Duration::from_secs(1);
 
 /// Pause between two attempts to connect to a socket that does not listen yet.

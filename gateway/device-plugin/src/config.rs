@@ -14,7 +14,7 @@ pub(crate) const SOCKET_NAME_MAX: usize = 48;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Whether device groups that have a resource name are offered to a kubelet.
+    /// True if device groups that have a resource name are offered to a kubelet.
     pub enabled: bool,
     /// The kubelet's directory for device plugins, which contains its kubelet.sock.
     pub directory: PathBuf,

@@ -64,7 +64,7 @@ pub(crate) struct Kubelet {
 /// The newest kubelet; `None` while there is no socket.
 pub(crate) type Kubelets = watch::Receiver<Option<Kubelet>>;
 
-/// Tells files of the same name apart.
+/// Distinguishes files of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,

@@ -34,7 +34,7 @@ const CONNECTIONS_MAX: usize = 16;
 /// The most concurrent calls on one connection; further ones wait in the client.
 const CALLS_MAX: u32 = 256;
 
-/// How long calls may take to finish after the endpoint was dropped.
+/// Limit for calls to finish after the endpoint was dropped.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// Pause before the next connection is accepted after an accept failed.
@@ -171,7 +171,7 @@ fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<Connection>
     })
 }
 
-/// Whether the peer is root, or the user that the daemon runs as.
+/// Returns whether the peer is root, or the user that the daemon runs as.
 fn is_allowed(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw())
 }

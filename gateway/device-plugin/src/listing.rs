@@ -12,8 +12,7 @@ pub(crate) const SLOT_ID_MAX: usize = 63;
 /// The largest message that a kubelet accepts, in bytes, less room for the message's own header.
 const MESSAGE_MAX: usize = (4 << 20) - 1024;
 
-/// What a slot takes in a message besides its id, at most: health, topology, and the lengths of all these
-/// fields.
+/// Maximum size of a slot in a message besides its id: health, topology, and the lengths of all these fields.
 const SLOT_BYTES: usize = 40;
 
 /// The most resources that are offered at a time: each has a socket of its own.
@@ -22,7 +21,7 @@ pub(crate) const RESOURCES_MAX: usize = 256;
 /// A slot as it is sent to a kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
-    /// Whether the kubelet may give it to a pod.
+    /// True if the kubelet may allocate it to a pod.
     pub(crate) healthy: bool,
     /// The NUMA node that the slot's device is next to.
     pub(crate) numa_node: Option<u32>,
@@ -54,7 +53,7 @@ pub(crate) struct Listing {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Ids {
     text: Box<str>,
-    /// Where each of them ends.
+    /// Position at which each of them ends.
     ends: Box<[usize]>,
 }
 
@@ -132,7 +131,7 @@ impl Listing {
         self.slots.get(self.ids.find(id)?).copied()
     }
 
-    /// Which slots are preferred where several would do.
+    /// Returns which slots are preferred where several are suitable.
     pub(crate) const fn placement(&self) -> SlotPlacement {
         self.placement
     }

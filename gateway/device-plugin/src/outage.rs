@@ -2,7 +2,7 @@
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// What has been logged since the kubelet last followed a resource.
+/// The messages logged since the kubelet last followed a resource.
 #[derive(Debug, Default)]
 pub(crate) struct Outage(Mutex<Logged>);
 
@@ -17,12 +17,12 @@ struct Logged {
 // === impl Outage ===
 
 impl Outage {
-    /// Whether the end of a connection is the first one of this outage.
+    /// Returns whether the end of a connection is the first one of this outage.
     pub(crate) fn is_first_end(&self) -> bool {
         !std::mem::replace(&mut self.lock().end, true)
     }
 
-    /// Whether a failure is another one than the last of this outage.
+    /// Returns whether a failure differs from the last one of this outage.
     pub(crate) fn is_new_failure(&self, report: &str) -> bool {
         let mut logged = self.lock();
         let is_new = logged.failure != report;

@@ -23,8 +23,8 @@ use crate::{from_proto, to_proto};
 /// Timeout of a lease. The kubelet handles no other pod meanwhile, and sets no deadline of its own.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// How long PreStartContainer waits until the previous container with these slots has exited. A kubelet waits
-/// 30 s, and retries later.
+/// Limit for which PreStartContainer waits until the previous container with these slots has exited. A
+/// kubelet waits 30 s, and retries later.
 const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Pause between two messages of a stream. A kubelet writes a file for each message, and treats the newest as

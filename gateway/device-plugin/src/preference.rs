@@ -13,21 +13,21 @@ use switchyard_core::device::{SlotPlacement, device_of};
 
 use crate::listing::Listing;
 
-/// What a kubelet asks for one container.
+/// A kubelet's request for one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PreferenceRequest {
     /// The slots that may be chosen.
     pub(crate) available: BTreeSet<String>,
     /// The available slots that must be chosen.
     pub(crate) required: BTreeSet<String>,
-    /// How many slots the container needs.
+    /// Number of slots that the container needs.
     pub(crate) size: usize,
 }
 
 /// A device that has free slots.
 #[derive(Debug, Clone)]
 struct DeviceSlots<'a> {
-    /// How many of its slots are in use, or chosen.
+    /// Number of its slots that are in use, or chosen.
     used: usize,
     /// Its free slots; the last one is chosen next.
     free: Vec<&'a str>,

@@ -40,7 +40,7 @@ use crate::to_proto;
 /// to 10 s.
 const REGISTER: Duration = Duration::from_secs(15);
 
-/// How long a kubelet may take from the answer to Register to its ListAndWatch call.
+/// Limit for a kubelet from the answer to Register to its ListAndWatch call.
 const LIST: Duration = Duration::from_secs(10);
 
 /// The first pause: by then, a kubelet that lost a plugin has forgotten its old connection.

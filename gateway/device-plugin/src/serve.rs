@@ -24,7 +24,7 @@ use crate::pod_resources;
 use crate::registration::Resource;
 use crate::shared::{Observe, Registrations, Shared};
 
-/// How long the servers of the endpoints may take to shut down.
+/// Limit for the servers of the endpoints to shut down.
 const CLOSE: Duration = Duration::from_secs(3);
 
 /// The label with which kubelets mark all attempts of one container of a pod.
@@ -48,7 +48,7 @@ struct OfferedResources {
     /// Sent by the task that watches the kubelet's directory; it is started with the first resource.
     kubelets: Option<Kubelets>,
     tasks: JoinSet<()>,
-    /// How many slots were left out of the listings in the last update.
+    /// Number of slots that were left out of the listings in the last update.
     left_out: usize,
 }
 
@@ -89,7 +89,7 @@ impl Frontend {
         Self { listing_each, ..self }
     }
 
-    /// How many resources are offered, and for how many of them a kubelet has an open stream.
+    /// Returns the numbers of offered resources, and of those for which a kubelet has an open stream.
     #[must_use]
     pub fn registrations(&self) -> Registrations {
         self.registrations.clone()

@@ -1,4 +1,4 @@
-//! What all resources share: the configuration, the counts, and the tasks that serve their endpoints.
+//! State that all resources share: the configuration, the counts, and the tasks that serve their endpoints.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ pub struct Registrations(Arc<[AtomicUsize; 2]>);
 #[derive(Debug)]
 pub(crate) struct Registered(Registrations);
 
-/// What all resources share.
+/// State that all resources share.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) observe: Observe,
@@ -36,7 +36,7 @@ pub(crate) struct Shared {
 // === impl Registrations ===
 
 impl Registrations {
-    /// How many resources are offered.
+    /// Returns the number of offered resources.
     #[must_use]
     pub fn resources(&self) -> usize {
         self.0[0].load(Ordering::Relaxed)

@@ -15,11 +15,11 @@ pub(crate) struct OpenStream(Streams);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
-    /// How many were opened since the endpoint was created.
+    /// Number opened since the endpoint was created.
     opened: u64,
-    /// How many are open.
+    /// Number of open ones.
     open: u64,
-    /// Whether all devices were sent on one of them.
+    /// True if all devices were sent on one of them.
     listed: bool,
 }
 

@@ -11,7 +11,7 @@ use crate::listing::{Listing, Slot};
 /// The version of the device plugin API that is spoken.
 pub(crate) const VERSION: &str = "v1beta1";
 
-/// Prefix of the annotation key that tells CreateContainer which lease a container has; the lease token
+/// Prefix of the annotation key that identifies a container's lease to CreateContainer; the lease token
 /// follows.
 const ANNOTATION: &str = "devices.switchyard.io/";
 

@@ -29,12 +29,12 @@ pub(crate) const LEASE_VARIABLE: &str = "SWITCHYARD_LEASE_";
 /// of this name.
 pub const HEALTHY_SLOTS: &str = "healthy_slots";
 
-/// How long the first answer waits for the first hardware scan. An agent waits for that answer when it
+/// Limit for which the first answer waits for the first hardware scan. An agent waits for that answer when it
 /// starts.
 const FIRST_FINGERPRINT_WAIT: Duration = Duration::from_secs(2);
 
-/// How long a reservation waits for recovery and the first hardware scan. Agents have no timeout of their
-/// own, and fail the allocation if its reservation fails.
+/// Limit for which a reservation waits for recovery and the first hardware scan. Agents have no timeout of
+/// their own, and fail the allocation if its reservation fails.
 const RESERVE_WAIT: Duration = Duration::from_secs(30);
 
 /// Serves `hashicorp.nomad.plugins.device.DevicePlugin` for all sessions.

@@ -14,7 +14,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
 
-/// How many events a stream may lag behind.
+/// Maximum number of events by which a stream may lag behind.
 const QUEUE: usize = 256;
 
 /// Distributes events to the streams of their session.

@@ -15,10 +15,10 @@ pub fn configs(data: &[u8]) {
     any_bytes::check(data);
 }
 
-/// What the bytes are as the task of an agent.
+/// Plans the task that the bytes encode.
 ///
 /// # Errors
-/// They are none, or the task is refused.
+/// The bytes encode no task, or the task is refused.
 pub fn task_spec(data: &[u8]) -> Result<TaskSpec> {
     let task = nomad::TaskConfig::decode(data)
         .map_err(|error| Error::invalid("task", "it is no message").with_source(error))?;

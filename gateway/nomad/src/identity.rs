@@ -60,7 +60,7 @@ pub(crate) struct Record {
     /// The requested host name of the network of an allocation.
     #[prost(string, tag = "8")]
     pub(crate) hostname: String,
-    /// Whether the task has a network of its own, created by the gateway.
+    /// True if the task has a network of its own, created by the gateway.
     #[prost(bool, tag = "9")]
     pub(crate) own_network: bool,
     /// The namespace of the job; empty before Nomad 1.2, as in records of earlier versions.
@@ -103,7 +103,7 @@ impl Record {
         }
     }
 
-    /// Adds the image, and what the plan tells the agent about the network.
+    /// Adds the image, and the plan's description of the network for the agent.
     pub(crate) fn with_plan(self, plan: &Plan) -> Self {
         let own_network = matches!(plan.sandbox.network, SandboxNetwork::Pod(_));
         let ports =
@@ -235,7 +235,7 @@ pub(crate) fn network_name(alloc_id: &str) -> String {
     format!("{NETWORK}{alloc_id}")
 }
 
-/// Whether a sandbox is the network of an allocation.
+/// Returns whether a sandbox is the network of an allocation.
 pub(crate) fn is_network(name: &str) -> bool {
     name.starts_with(NETWORK)
 }

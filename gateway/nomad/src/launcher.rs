@@ -46,7 +46,7 @@ use crate::transport::tune;
 /// node need.
 pub const MAX_STREAMS: u32 = 100_000;
 
-/// Why a launcher exited normally.
+/// The reason why a launcher exited normally.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The agent requested it.
@@ -57,7 +57,7 @@ pub enum End {
     Signal,
 }
 
-/// Why a launcher could not run.
+/// The reason why a launcher could not run.
 #[derive(Debug)]
 pub enum LaunchError {
     /// No directory for its socket is usable.
@@ -90,7 +90,7 @@ pub async fn run(launch: Launch, say: impl FnOnce(&str) -> io::Result<()>) -> Re
         served = server.serve_with_incoming(front, incoming) => served.map(|()| End::Asked).map_err(LaunchError::Serve),
         () = ending.wait() => Ok(End::Asked),
         link::DaemonGone = kept.run() => {
-            tracing::warn!("the daemon has gone: this plugin ends, so that the agent starts it anew and recovers its tasks");
+            tracing::warn!("the daemon has gone: this plugin ends, so that the agent starts it again and recovers its tasks");
             Ok(End::DaemonGone)
         }
         _ = terminate.recv() => Ok(End::Signal),
@@ -103,7 +103,7 @@ impl fmt::Display for LaunchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Socket(_) => "cannot make a socket for the agent",
-            Self::Handshake(_) => "cannot tell the agent where the plugin is",
+            Self::Handshake(_) => "cannot report the plugin's address to the agent",
             Self::Signals(_) => "cannot listen to signals",
             Self::Serve(_) => "cannot serve the agent",
         })

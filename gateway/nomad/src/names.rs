@@ -7,7 +7,7 @@ use switchyard_core::spec::Meta;
 
 use crate::identity::{Record, is_network};
 
-/// How many characters of an allocation's id are shown to people, as in Nomad's own lists.
+/// Characters of an allocation's id that are shown to people, as in Nomad's own lists.
 const SHORT_ALLOC: usize = 8;
 
 /// The names of the sandbox with this record, or of a task in it: the labels `nomad_namespace`, `nomad_job`, `nomad_group`,
@@ -42,8 +42,8 @@ pub fn names(sandbox: &Meta, task: Option<&Meta>) -> Names {
     if task.is_some() { names.with("image", image) } else { names }
 }
 
-/// Where an agent writes the output of a task as plain text: the allocation's directory, and the task's name, with
-/// which the files in its `alloc/logs` begin. `None` if the record does not tell.
+/// Returns where an agent writes the output of a task as plain text: the allocation's directory, and the
+/// task's name, with which the files in its `alloc/logs` begin. `None` if the record does not contain it.
 #[must_use]
 pub fn log_files(task: &Meta) -> Option<(PathBuf, String)> {
     let Record { alloc_dir, task_name, .. } = Record::of(task);

@@ -1,9 +1,9 @@
-//! Where paths in a plan really lead: a task can put links into its directories, and no link may lead a mount
+//! Resolution of the paths in a plan: a task can put links into its directories, and no link may lead a mount
 //! out of them.
 //!
-//! The only part of the preparation of a task that accesses files. The kernel confines the look-up (`openat2`
-//! with `RESOLVE_BENEATH`): a link that leads out, including any absolute link, is an error. The resolved path
-//! is what is mounted: a link created afterwards is not followed ([`MountSource::Beneath`]).
+//! This is the only part of the preparation of a task that accesses files. The kernel confines the look-up
+//! (`openat2` with `RESOLVE_BENEATH`): a link that leads out, including any absolute link, is an error. The
+//! resolved path is mounted: a link created afterwards is not followed ([`MountSource::Beneath`]).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,7 +22,7 @@ use crate::plan::{ConfinedMount, Plan};
 /// The directory of the agent's output FIFOs, in the allocation directory.
 const LOGS: &str = "alloc/logs";
 
-/// How often a look-up is retried that was disturbed by a concurrent rename.
+/// Maximum number of look-ups of a path while concurrent renames disturb them.
 const ATTEMPTS: u32 = 16;
 
 /// Resolves those sources of a plan that must be in the allocation directory, and creates missing directories
@@ -144,7 +144,7 @@ fn open_beneath(root: &OwnedFd, path: &Path) -> std::io::Result<OwnedFd> {
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     for _ in 0..ATTEMPTS {
         match openat2(root, path, how) {
-            // A directory on the path was renamed concurrently, and the kernel cannot tell whether the
+            // A directory on the path was renamed concurrently, and the kernel cannot determine whether the
             // look-up left the root.
             Err(Errno::EAGAIN | Errno::EINTR) => {}
             place => return Ok(place?),

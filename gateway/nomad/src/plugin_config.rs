@@ -12,11 +12,11 @@ pub(crate) use decode::{LABEL_NAMES, matches};
 /// noted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginConfig {
-    /// Whether tasks may be privileged.
+    /// True if tasks may be privileged.
     pub allow_privileged: bool,
     /// Capabilities that tasks may add, without `CAP_`; `ALL` allows all.
     pub allow_caps: Vec<String>,
-    /// Whether tasks may have host devices that no agent assigned to them, by path or by CDI name.
+    /// True if tasks may have host devices that no agent assigned to them, by path or by CDI name.
     pub allow_devices: bool,
     /// The `security_opt` that tasks may have: globs over `key=value`. Options that only confine a task
     /// further are always allowed.
@@ -29,25 +29,25 @@ pub struct PluginConfig {
     pub nvidia_runtime: String,
     /// Host namespaces that tasks may have without being privileged.
     pub allowed_modes: AllowedModes,
-    /// Where to look for credentials if a task has none.
+    /// Sources of credentials for tasks that have none.
     pub auth: AuthConfig,
     /// Volumes from outside the task's directory.
     pub volumes: VolumesConfig,
     /// Garbage collection.
     pub gc: GcConfig,
-    /// Whether the agent collects no output of tasks.
+    /// True if the agent collects no output of tasks.
     pub disable_log_collection: bool,
     /// The total timeout of a pull, if the task sets none.
     pub image_pull_timeout: Duration,
     /// The timeout of a pull without progress.
     pub pull_activity_timeout: Duration,
-    /// Which Nomad facts become labels: globs over `job_name`, `task_name` and so on.
+    /// Nomad facts that become labels: globs over `job_name`, `task_name` and so on.
     pub extra_labels: Vec<String>,
     /// The maximum number of processes of a task; `None` for no limit.
     pub pids_limit: Option<PidsLimit>,
     /// OOM score adjustment of tasks that set none.
     pub oom_score_adj: OomScoreAdj,
-    /// Whether the driver creates the networks of groups, instead of the agent. (Docker's default: true.)
+    /// True if the driver creates the networks of groups, instead of the agent. (Docker's default: true.)
     pub must_create_network: bool,
 }
 
@@ -69,7 +69,7 @@ pub struct AllowedModes {
     pub cgroupns: Vec<String>,
 }
 
-/// Where to look for credentials.
+/// Sources of credentials.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AuthConfig {
     /// Path of a Docker `config.json`; empty for none.
@@ -81,7 +81,7 @@ pub struct AuthConfig {
 /// Volumes from outside the task's directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VolumesConfig {
-    /// Whether host paths and named volumes may be mounted.
+    /// True if host paths and named volumes may be mounted.
     pub enabled: bool,
     /// The SELinux label for bind mounts; empty for none.
     pub selinuxlabel: String,
@@ -90,11 +90,11 @@ pub struct VolumesConfig {
 /// Garbage collection of tasks and images.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GcConfig {
-    /// Whether images that no task uses any more are released.
+    /// True if images that no task uses any more are released.
     pub image: bool,
-    /// How long after the last task.
+    /// Delay after the end of the last task.
     pub image_delay: Duration,
-    /// Whether exited tasks are removed; otherwise they are kept for inspection until a start under their
+    /// True if exited tasks are removed; otherwise they are kept for inspection until a start under their
     /// name replaces them.
     pub container: bool,
     /// Tasks that no agent references.
@@ -104,9 +104,9 @@ pub struct GcConfig {
 /// Garbage collection of tasks that no agent references.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DanglingConfig {
-    /// Whether they are searched for.
+    /// True if they are searched for.
     pub enabled: bool,
-    /// Whether they are only logged and not removed.
+    /// True if they are only logged and not removed.
     pub dry_run: bool,
     /// The interval of the search.
     pub period: Duration,

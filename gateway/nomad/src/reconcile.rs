@@ -30,16 +30,16 @@ pub(crate) use references::{AgentReferences, Removal};
 /// The interval between checks of the open sessions.
 const POLL: Duration = Duration::from_secs(5);
 
-/// How many allocations are cleared at a time.
+/// Maximum number of allocations that are cleared concurrently.
 pub(crate) const CONCURRENT: usize = 8;
 
-/// How long the clearing of one allocation is waited for. A removal goes on, and the next sweep waits for it.
+/// Limit for clearing one allocation. A removal continues after it, and the next sweep waits for it.
 pub(crate) const CLEARING_LIMIT: Duration = Duration::from_secs(120);
 
-/// What was and is being swept.
+/// The progress of the sweeps.
 #[derive(Debug, Default)]
 struct ReconcileState {
-    /// When each open session was last swept.
+    /// Time of the last sweep of each open session.
     swept: HashMap<String, Instant>,
     /// The allocations that are being cleared.
     clearing: HashSet<String>,
@@ -196,7 +196,7 @@ impl Driver {
         })
     }
 
-    /// Whether no agent references the network of an allocation without tasks.
+    /// Returns whether no agent references the network of an allocation without tasks.
     async fn is_dangling_network(
         &self,
         session: &Session,
@@ -212,8 +212,8 @@ impl Driver {
                 || self.is_cleared(&record).await)
     }
 
-    /// Whether the agent recorded with a network has removed the directory of the allocation: then no task
-    /// will join the network any more, whatever was requested before.
+    /// Returns whether the agent recorded with a network has removed the directory of the allocation: then no
+    /// task will join the network any more, whatever was requested before.
     pub(crate) async fn is_cleared(&self, network: &Record) -> bool {
         let Some(agent) = network.agent() else { return false };
         let all = agent.dir().to_owned();

@@ -35,7 +35,7 @@ pub struct Launchers([Sessions; 2]);
 /// The calls about the state of the daemon, which are answered before recovery.
 pub const AT_ONCE: [&str; 4] = ["Open", "Fingerprint", "TaskEvents", "Check"];
 
-/// The call that tells whether the server is alive: it needs neither a session nor the backend.
+/// The liveness check of the server: it needs neither a session nor the backend.
 pub const LIVENESS: &str = "/grpc.health.v1.Health/Check";
 
 /// The services over `scope`, normally that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad). When

@@ -1,9 +1,9 @@
-//! The only place that chooses gRPC status codes, and tells an agent what it may retry.
+//! The only place that chooses gRPC status codes, and with them what an agent may retry.
 //!
 //! An agent evaluates two things: a detail that marks the error as recoverable, and the codes `Unavailable`
 //! and `Cancelled`, which it takes for the end of the plugin. So a temporary error is `FailedPrecondition`
 //! with that detail, also if a component of the daemon is unavailable, and `Unavailable` is used only for a
-//! gateway that shuts down. Everything else is for people.
+//! gateway that shuts down. All other codes are for people.
 
 use prost::Message;
 use prost_types::Any;

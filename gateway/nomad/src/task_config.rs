@@ -88,7 +88,7 @@ pub(crate) struct MountOptions {
     pub(crate) target: String,
     /// Read-only.
     pub(crate) readonly: bool,
-    /// What is mounted.
+    /// Kind of the mount's source.
     pub(crate) kind: MountKind,
 }
 

@@ -5,7 +5,7 @@ use tonic::transport::Server;
 /// The longest message that is read or written, in bytes; Nomad's own clients have no limit.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
 
-/// How many bytes of one stream may wait for its reader.
+/// Maximum number of bytes of a stream that wait for its reader.
 pub(crate) const STREAM_WINDOW: u32 = 256 << 10;
 
 /// The same for a connection. It must never be the bottleneck: an unread stream must not block the others.

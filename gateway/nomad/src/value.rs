@@ -77,7 +77,7 @@ impl Block {
         self.entries.remove(key).filter(|value| *value != Value::Nil)
     }
 
-    /// Whether a key has a value.
+    /// Returns whether a key has a value.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.entries.get(key).is_some_and(|value| *value != Value::Nil)
     }

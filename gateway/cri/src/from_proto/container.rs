@@ -186,7 +186,7 @@ fn variable((index, variable): (usize, cri::KeyValue)) -> Result<EnvVar> {
     Ok(EnvVar { name: key, value })
 }
 
-/// Where output is written; without a directory or a path there is no log.
+/// Returns the destination of output; without a directory or a path there is no log.
 fn output(directory: &str, log_path: &str) -> Result<Output> {
     if directory.is_empty() || log_path.is_empty() {
         return Ok(Output::Live);

@@ -125,7 +125,7 @@ fn image_volume(
     Ok(MountSource::Image { reference, sub_path })
 }
 
-/// Whether a mount is to be id-mapped. Only the pod's own mappings are supported: kubelets send no others.
+/// Returns whether a mount is to be id-mapped. Only the pod's own mappings, as kubelets send, are supported.
 fn id_mapped(
     field: &str,
     uids: Vec<cri::IdMapping>,

@@ -16,7 +16,7 @@ pub(crate) struct Parent<'a> {
     pub(crate) id: SandboxId,
     /// The configuration in the sandbox's request.
     pub(crate) config: &'a cri::PodSandboxConfig,
-    /// Whether its handler supports recursive read-only mounts.
+    /// True if its handler supports recursive read-only mounts.
     pub(crate) recursive_readonly: bool,
     /// Names of volumes that the container requests, by the index of their mount; v1 has no field for them.
     pub(crate) volumes: &'a BTreeMap<u32, String>,
@@ -27,7 +27,7 @@ impl Parent<'_> {
         self.config.linux.as_ref()?.security_context.as_ref()
     }
 
-    /// Whether privileged containers may run in it.
+    /// Returns whether privileged containers may run in it.
     pub(super) fn privileged(&self) -> bool {
         self.security().is_some_and(|context| context.privileged)
     }

@@ -15,8 +15,8 @@ const SCORES: std::ops::RangeInclusive<i32> = 3..=998;
 /// The lowest score that means no memory request, or one of less than a thousandth of the node's memory.
 const NOTHING: i32 = 999;
 
-/// What a container with these limits reserves on a node with this much memory, in bytes; 0 if the node's
-/// memory is unknown.
+/// Computes the reservation of a container with these limits on a node with this much memory, in bytes; 0 if
+/// the node's memory is unknown.
 pub(crate) fn reserved(limits: &Resources, node_memory: u64) -> Reserved {
     Reserved { cpu_milli: cpu_milli(limits), memory_bytes: memory_bytes(limits, node_memory) }
 }

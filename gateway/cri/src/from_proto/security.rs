@@ -20,7 +20,7 @@ const FIELD: &str = "config.linux.security_context";
 /// Namespaces of a sandbox.
 #[derive(Debug, PartialEq)]
 pub(super) struct SandboxNamespaces {
-    /// Whether it uses the host's network.
+    /// True if it uses the host's network.
     pub(super) host_network: bool,
     /// Its process namespace.
     pub(super) pid: SandboxPid,

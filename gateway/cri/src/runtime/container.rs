@@ -243,7 +243,7 @@ impl Runtime {
     }
 }
 
-/// What a container with these limits claims of the CPUs and the memory of `node`.
+/// Makes the compute claim of a container with these limits on `node`.
 fn compute(limits: &Resources, exclusive_cpus: bool, node: Reserved) -> ComputeClaim {
     ComputeClaim { reserved: from_proto::reserved(limits, node.memory_bytes), exclusive_cpus }
 }

@@ -14,7 +14,7 @@ use switchyard_proto::cri::v1 as cri;
 use super::Runtime;
 use crate::{filter, to_proto};
 
-/// How many sandboxes are read concurrently.
+/// Maximum number of sandboxes that are read concurrently.
 const AT_ONCE: usize = 16;
 
 impl Runtime {

@@ -21,7 +21,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::to_refusal;
 
-/// How long a client receives output after it has closed its input.
+/// Time for which a client receives output after it has closed its input.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// An attach whose client has not connected yet.
@@ -30,7 +30,7 @@ pub(super) struct PendingAttach {
     pub(super) scope: Scope,
     pub(super) task: TaskId,
     pub(super) spec: AttachSpec,
-    /// Whether the session lasts until the container exits, although the client has closed its input.
+    /// True if the session lasts until the container exits, although the client has closed its input.
     pub(super) until_the_end: bool,
 }
 

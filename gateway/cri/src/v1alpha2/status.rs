@@ -1,4 +1,4 @@
-//! What the answers of v1alpha2 contain beyond those of v1.
+//! The fields of v1alpha2 answers that v1 does not have.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -332,7 +332,7 @@ async fn streams_yield_every_listed_container_once() {
     assert_eq!(stats.message().await.expect("it ends well"), None);
 }
 
-/// What a kubelet does whose StartContainer has exceeded its deadline, for whatever state it finds.
+/// A kubelet's actions after StartContainer has exceeded its deadline, in each state.
 #[tokio::test]
 async fn start_without_caller_is_unknown_until_it_has_ended() {
     let mut node = ServiceFixture::new().await;

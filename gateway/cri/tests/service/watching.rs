@@ -54,9 +54,9 @@ async fn only_ready_pods_and_running_containers_have_metrics() {
         .await
         .expect("it answers")
         .into_inner();
-    let streamed = stream.message().await.expect("it goes on").expect("there is a pod").pod_sandbox_metrics;
+    let streamed = stream.message().await.expect("it continues").expect("there is a pod").pod_sandbox_metrics;
     assert_eq!(streamed.len(), 1);
-    assert!(stream.message().await.expect("it goes on").is_none());
+    assert!(stream.message().await.expect("it continues").is_none());
     node.is_sound();
 }
 
@@ -78,7 +78,7 @@ async fn events_are_streamed_until_the_client_disconnects() {
     let answer = node.runtime.get_container_events(cri::GetEventsRequest {}).await;
     let mut events = answer.expect("it is served").into_inner();
     let id = node.run(pod("web")).await.expect("it is well formed");
-    let created = events.message().await.expect("it goes on").expect("it goes on");
+    let created = events.message().await.expect("it continues").expect("it continues");
     assert_eq!(created.container_id, id);
     assert_eq!(created.container_event_type(), cri::ContainerEventType::ContainerCreatedEvent);
     drop(events);

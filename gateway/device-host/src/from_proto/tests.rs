@@ -1,4 +1,4 @@
-//! Which messages of plugins are accepted, and which are not.
+//! Tests of which messages of plugins are accepted, and which are not.
 
 use switchyard_core::ErrorKind;
 

@@ -1,4 +1,4 @@
-//! What is logged of the lists of plugins.
+//! Tests of the log messages about lists of plugins.
 
 use std::fmt::{Debug, Write};
 

@@ -1,5 +1,5 @@
-//! What containers and tasks get that are created with a vendor's devices, and that no two of them get the
-//! same device.
+//! Tests of what containers and tasks with a vendor's devices get, and that no two of them get the same
+//! device.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -164,7 +164,7 @@ impl HostFixture {
         self.hosted.report().count(state)
     }
 
-    /// How many failures of a kind were counted.
+    /// Returns the number of failures of a kind.
     pub(crate) fn failures(&self, word: &str) -> u64 {
         let report = self.hosted.report();
         report.failures.iter().find(|(name, _)| *name == word).expect("it is one").1

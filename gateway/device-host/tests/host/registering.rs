@@ -1,5 +1,4 @@
-//! Who may register, and what happens to a plugin's devices when it, or another plugin, connects and
-//! disconnects.
+//! Tests of who may register, and of a plugin's devices when it, or another plugin, connects and disconnects.
 
 use std::os::unix::fs::symlink;
 
@@ -137,7 +136,7 @@ async fn predecessor_sockets_are_removed() {
     let stop = tokio_util::sync::CancellationToken::new();
     let other = tokio::spawn(Host::new(hosted, config).serve(stop.clone()));
     // A live host serves the directory: the second one leaves it alone, and reports why.
-    until("it is told", || seen.report().fault.is_some_and(|fault| fault.contains("serves"))).await;
+    until("it is reported", || seen.report().fault.is_some_and(|fault| fault.contains("serves"))).await;
     assert_eq!(names(&directory), ["gpu.sock", "kubelet.sock"]);
     stop.cancel();
     other.await.unwrap();

@@ -1,4 +1,4 @@
-//! What the report for operators contains.
+//! Tests of the report for operators.
 
 use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! What a kubelet, or an operator, does to the directory.
+//! Tests of changes that a kubelet or an operator makes to the directory.
 
 use std::os::unix::net::UnixListener;
 
@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// How long a change may take to be noticed; without an inotify event, the next poll notices it.
+/// Limit for noticing a change; without an inotify event, the next poll notices it.
 const SOON: Duration = Duration::from_secs(10);
 
 struct Watching {

@@ -1,4 +1,4 @@
-//! What a pod gets, and what the ledger then contains.
+//! Tests of what a pod gets, and of the ledger's content after it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a kubelet sees of the devices.
+//! Tests of a kubelet's view of the devices.
 
 use switchyard_core::device::Health;
 use switchyard_core::id::Owner;

@@ -104,7 +104,7 @@ async fn connections_without_end_keep_no_kubelet_out() {
         idle.push(UnixStream::connect(&socket).await.unwrap());
     }
     node.change_group(|group| group.devices.truncate(1));
-    kubelet.wait_until("its stream goes on", |kubelet| kubelet.capacity(TPU) == (2, 1)).await;
+    kubelet.wait_until("its stream continues", |kubelet| kubelet.capacity(TPU) == (2, 1)).await;
     // The next registration uses a new socket.
     let again = node.followed(1).await;
     assert_eq!(again.capacity(TPU), (2, 1));

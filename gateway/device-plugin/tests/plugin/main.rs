@@ -1,6 +1,6 @@
 //! The frontend against a model of a kubelet, over a gateway with the fake backend.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 mod allocating;
 mod devices;

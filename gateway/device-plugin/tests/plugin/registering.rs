@@ -9,8 +9,7 @@ use switchyard_kubelet::{Kubelet, Options, remove_sockets};
 use crate::allocating::{run, token};
 use crate::node::{PluginFixture, TPU, group, inventory, registered};
 
-/// How long a registration may take on a machine that is busy with other tests. It normally takes some
-/// milliseconds.
+/// Limit for a registration on a machine that is busy with other tests. It normally takes some milliseconds.
 const SOON: Duration = Duration::from_secs(5);
 
 #[track_caller]
@@ -88,7 +87,7 @@ async fn a_stream_that_the_kubelet_breaks_off_is_made_anew_soon() {
     let kubelet = node.followed(1).await;
     for round in 2..5 {
         kubelet.disconnect_all();
-        kubelet.wait_until("it is registered anew", |kubelet| kubelet.registrations().len() == round).await;
+        kubelet.wait_until("it is registered again", |kubelet| kubelet.registrations().len() == round).await;
         registered(&kubelet, round).await;
     }
     node.follows(1).await;
@@ -191,7 +190,7 @@ async fn the_plugin_watcher_finds_what_is_to_be_found() {
     let kubelet = Kubelet::start(node.directory(), options());
     registered(&kubelet, 1).await;
     kubelet.disconnect_all();
-    kubelet.wait_until("it is found anew", |kubelet| kubelet.registrations().len() == 2).await;
+    kubelet.wait_until("it is found again", |kubelet| kubelet.registrations().len() == 2).await;
     registered(&kubelet, 2).await;
 }
 

@@ -18,7 +18,7 @@ pub(super) struct DockerConfig {
     store: String,
 }
 
-/// Where the credentials for a registry are stored.
+/// The place where the credentials for a registry are stored.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CredentialSource {
     /// In this file.
@@ -41,8 +41,8 @@ impl DockerConfig {
         })
     }
 
-    /// Where the credentials for this registry are: a helper of the registry takes precedence over the common
-    /// store, and that over entries in the file.
+    /// Returns the place of the credentials for this registry: a helper of the registry takes precedence over
+    /// the common store, and that over entries in the file.
     ///
     /// # Errors
     /// `InvalidArgument` if the entry of the file is malformed.

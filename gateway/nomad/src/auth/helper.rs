@@ -11,7 +11,7 @@ use switchyard_linux::beginning;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
-/// How long a helper may take.
+/// Limit for a helper to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The longest output of a helper that is read, in bytes.

@@ -96,7 +96,7 @@ async fn failed_lookup_fails_the_pull_unless_soft_fail() {
     let failed = credentials(&wish("busybox"), &nowhere, &looks()).await.expect_err("there is no such file");
     assert!(failed.report().contains("/no/such/config.json"), "{failed:?}");
     let soft = ImageRequest { soft_fail: true, ..wish("busybox") };
-    assert_eq!(credentials(&soft, &nowhere, &looks()).await.expect("it goes on"), Credentials::Anonymous);
+    assert_eq!(credentials(&soft, &nowhere, &looks()).await.expect("it continues"), Credentials::Anonymous);
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ async fn hung_auth_file_fails_at_the_lookup_timeout() {
         );
     }
     let soft = ImageRequest { soft_fail: true, ..wish("busybox") };
-    assert_eq!(credentials(&soft, &config, &looks).await.expect("it goes on"), Credentials::Anonymous);
+    assert_eq!(credentials(&soft, &config, &looks).await.expect("it continues"), Credentials::Anonymous);
 
     drop(answers);
     // The blocked thread has to return first.

@@ -24,7 +24,7 @@ pub(super) fn fingerprint(inventory: Option<&Inventory>) -> nomad::FingerprintRe
     nomad::FingerprintResponse { device_group }
 }
 
-/// How many devices of a group can be given to tasks. A server without a healthy device for a job
+/// Number of slots of a group that can be allocated to tasks. A server without a healthy device for a job
 /// re-evaluates when the class of a node changes. The class is computed from the attributes of the devices,
 /// not from their health: without this attribute, a job submitted while another owner had the devices would
 /// keep waiting after they become free.
@@ -82,8 +82,8 @@ fn attribute(fact: &Fact) -> Attribute {
     Attribute { value: Some(value), unit }
 }
 
-/// What a task gets. Without mounts: agents would put them in place of the task's volumes. They are added at
-/// the start of the task, as are CDI devices, which these messages cannot express.
+/// Makes the response for a lease. It has no mounts, because agents would put them in place of the task's
+/// volumes; they are added at the start of the task, as are CDI devices, which these messages cannot express.
 pub(super) fn reserved(leased: Leased) -> nomad::ReserveResponse {
     let Leased { token, reservation: Reservation { mut env, nodes, mounts: _, cdi: _ } } = leased;
     env.insert(variable(token), token.to_string());

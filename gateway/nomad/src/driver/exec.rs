@@ -15,7 +15,7 @@ const OUTPUT_BYTES: usize = 4 << 10;
 /// The time limit of a command if the agent sets none.
 const LONGEST: Duration = Duration::from_secs(10 * 60);
 
-/// How long to wait for output that children keep open after the command has exited.
+/// Limit for output that children keep open after the command has exited.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);
 
 impl Driver {

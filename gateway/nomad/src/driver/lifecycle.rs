@@ -15,7 +15,7 @@ use crate::reconcile::Removal;
 use crate::status::unknown_task;
 use crate::to_proto;
 
-/// How long the destruction of a task waits for the return of containerd.
+/// Limit for which the destruction of a task waits for containerd to return.
 const RETURN_LIMIT: Duration = Duration::from_secs(5);
 /// The pauses between the tries meanwhile.
 const RETURN_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));

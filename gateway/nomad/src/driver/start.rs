@@ -29,7 +29,7 @@ struct StartLeases<'a> {
     leases: Vec<LeaseClaim>,
 }
 
-/// What exists under the id of a start.
+/// The object that exists under the id of a start.
 #[derive(Debug, PartialEq, Eq)]
 enum Existing {
     /// Nothing.
@@ -45,14 +45,15 @@ enum Existing {
 
 impl Driver {
     /// Starts a task, or adopts the one that an earlier call with the same request has started. If the caller
-    /// goes away before the task has started, nothing is left behind: an agent that asks again, or whose
-    /// successor does, gets another one. Only if the daemon ends meanwhile, the start goes on, and is found
-    /// by the repeated request.
+    /// goes away before the task has started, nothing is left behind: an agent that repeats the call, or
+    /// whose successor does, gets another task. Only if the daemon ends meanwhile, the start continues, and
+    /// is found by the repeated request.
     ///
     /// # Errors
     /// Those of the plan, of [`Images::get`](crate::images::Images::get), of the leases and of the creation.
-    /// Nothing is left behind; what cannot be removed at once, as while containerd is down, is removed in the
-    /// background. A conflict with resources of another owner is `FailedPrecondition`: an agent may retry.
+    /// Nothing is left behind; whatever cannot be removed at once, as while containerd is down, is removed in
+    /// the background. A conflict with resources of another owner is `FailedPrecondition`: an agent may
+    /// retry.
     pub(super) async fn start(
         &self,
         session: Arc<Session>,
@@ -222,8 +223,8 @@ impl Driver {
         match made.await {
             Ok(task) => Ok(task),
             Err(error) => {
-                // Agents do not destroy what they could not start. If it fails, it is logged, and the agent is told
-                // why the start has failed.
+                // Agents do not destroy a task that they could not start. A failed removal is logged, and the
+                // agent receives the error of the start.
                 drop(self.dispose_eventually(&sandbox, Disposal { keep: false, image_delay }).await);
                 Err(error)
             }
@@ -297,7 +298,8 @@ impl StartLeases<'_> {
 }
 
 impl Drop for StartLeases<'_> {
-    /// If the caller goes away. Not if the daemon ends, since the start then goes on, or is found by its successor.
+    /// Acts if the caller goes away, but not if the daemon ends: then the start continues, and its successor
+    /// finds it.
     fn drop(&mut self) {
         if self.scope.callers(Waiters::default()).are_gone() {
             self.scope.start_failed(&self.leases);
@@ -310,7 +312,7 @@ fn allocation(id: &str) -> String {
     format!("allocation {id}")
 }
 
-/// How this sandbox and task, both under the id of a start, relate to the request with this digest.
+/// Compares the sandbox and task under the id of a start with the request of this digest.
 fn existing(sandbox: Option<&Sandbox>, task: Option<&Task>, digest: &[u8]) -> Existing {
     let Some(task) = task else {
         return if sandbox.is_some() { Existing::Stale } else { Existing::Nothing };

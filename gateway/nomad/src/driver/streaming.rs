@@ -30,23 +30,22 @@ use super::{Driver, DriverStream};
 use crate::status::{shutting_down, status};
 use crate::to_proto;
 
-/// How long a client may take to send its setup message.
+/// Limit for a client to send its setup message.
 const SETUP: Duration = Duration::from_secs(30);
 
-/// How long to wait for the size of the terminal, which clients send next.
+/// Limit for the size of the terminal, which clients send next.
 const SIZE: Duration = Duration::from_millis(100);
 
-/// How long to wait for output that children keep open after the command has exited. Unread output is read in
-/// any case.
+/// Limit for output that children keep open after the command has exited. Unread output is read in any case.
 const DRAIN: Duration = Duration::from_millis(200);
 
-/// How many responses may be queued for the client.
+/// Maximum number of responses that are queued for the client.
 const ANSWERS: usize = 4;
 
 /// The largest data size of one response, in bytes.
 const CHUNK: usize = 32 << 10;
 
-/// How much output is sent that is read after it was given up, in bytes: what a pipe holds.
+/// Limit in bytes for output that is read after the end of the drain: the capacity of a pipe.
 const LATE: usize = 64 << 10;
 
 type StreamingRequest = nomad::ExecTaskStreamingRequest;

@@ -39,17 +39,17 @@ use crate::plugin_config::GcConfig;
 /// The shortest and the longest pause between two tries of one removal. While containerd is down, each pause is the shortest one and
 /// the time until its return, which is waited for as long as the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(1));
-/// How often it is checked whether containerd is back.
+/// Interval at which the backend is checked for its return.
 const RUNTIME_POLL: Duration = Duration::from_millis(500);
-/// How long one try is waited for. The removal goes on, and the next try joins it.
+/// Limit for waiting for one try. The removal continues, and the next try joins it.
 const TRY_LIMIT: Duration = Duration::from_secs(120);
-/// How many removals are tried at a time.
+/// Maximum number of concurrent removals.
 const CONCURRENT: usize = 8;
 
-/// What is to become of a sandbox with its task.
+/// The disposal of a sandbox with its task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Disposal {
-    /// Whether it is only stopped, and kept for inspection.
+    /// True if it is only stopped, and kept for inspection.
     pub(super) keep: bool,
     /// After which time its images are released if no other task uses them; `None` if they are not.
     pub(super) image_delay: Option<Duration>,
@@ -66,7 +66,7 @@ pub(super) struct UnfinishedRemovals {
 #[derive(Debug, Clone, Copy)]
 struct Unfinished {
     disposal: Disposal,
-    /// Whether its tries have begun.
+    /// True if its tries have begun.
     tried: bool,
 }
 
@@ -76,14 +76,14 @@ impl Disposal {
     /// It is removed, and its images are left to whoever comes next.
     pub(super) const REMOVE: Self = Self { keep: false, image_delay: None };
 
-    /// What satisfies both.
+    /// Combines both.
     fn and(self, other: Self) -> Self {
         Self { keep: self.keep && other.keep, image_delay: self.image_delay.or(other.image_delay) }
     }
 }
 
 impl From<&GcConfig> for Disposal {
-    /// What becomes of a task that its agent does not need any more.
+    /// Returns the disposal of a task that its agent does not need any more.
     fn from(gc: &GcConfig) -> Self {
         Self { keep: !gc.container, image_delay: gc.image.then_some(gc.image_delay) }
     }
@@ -114,7 +114,7 @@ impl UnfinishedRemovals {
         self.entries.lock().remove(&id).is_some()
     }
 
-    /// Whether the removal of this sandbox has failed and will be tried again.
+    /// Returns whether the removal of this sandbox has failed and will be retried.
     pub(super) fn contains(&self, id: SandboxId) -> bool {
         self.entries.lock().contains_key(&id)
     }
@@ -193,7 +193,7 @@ impl Driver {
         }
     }
 
-    /// Whether the task of this name is one whose removal has failed and will be tried again.
+    /// Returns whether the removal of the task of this name has failed and will be retried.
     pub(super) fn has_unfinished_removal(&self, name: &str) -> Result<bool> {
         let sandbox = self.shared.scope.sandbox_named(name)?;
         Ok(sandbox.is_some_and(|sandbox| self.shared.unfinished.contains(sandbox.id)))
@@ -304,8 +304,8 @@ impl Driver {
     }
 }
 
-/// Whether this sandbox and task are what is left of a start that has failed for good. No agent has a handle of it, and
-/// no repeated request adopts it.
+/// Returns whether this sandbox and task are left from a start that has failed for good. No agent has a
+/// handle of it, and no repeated request adopts it.
 fn is_failed_start(sandbox: &Sandbox, task: Option<&Task>) -> bool {
     match task.map(|task| &task.state) {
         None => true,

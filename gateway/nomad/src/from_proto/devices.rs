@@ -88,7 +88,7 @@ pub(crate) fn leases(task: &nomad::TaskConfig) -> Result<Vec<LeaseClaim>> {
     Ok(leases)
 }
 
-/// Whether a variable of a task is a lease from the device plugin. The task itself does not need it.
+/// Returns whether a variable of a task is a lease from the device plugin. The task itself does not need it.
 pub(super) fn is_lease(task: &nomad::TaskConfig, name: &str) -> bool {
     name.starts_with(LEASE_VARIABLE) && task.device_env.contains_key(name)
 }
@@ -125,7 +125,7 @@ impl Devices {
     }
 }
 
-/// Whether a text is a CDI device name, `vendor/class=name`, and not a path.
+/// Returns whether a text is a CDI device name, `vendor/class=name`, and not a path.
 fn is_cdi(text: &str) -> bool {
     !text.starts_with('/')
         && text.split_once('=').is_some_and(|(kind, name)| kind.contains('/') && !name.is_empty())

@@ -31,7 +31,7 @@ pub(super) fn image_request(asked: &TaskRequest<'_>) -> Result<ImageRequest> {
     })
 }
 
-/// Whether a registry may serve a different image under this name later: its tag is `latest`, or it has none.
+/// Returns whether a registry may serve another image under this name later: its tag is `latest` or absent.
 fn is_mutable_tag(reference: &str) -> bool {
     let last = reference.rsplit('/').next().unwrap_or_default();
     let tag = last.split_once(':').map(|(_, tag)| tag);

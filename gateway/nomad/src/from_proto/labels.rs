@@ -10,10 +10,10 @@ use crate::plugin_config::{LABEL_NAMES, matches};
 /// Prefix of the labels with facts from Nomad, as in the docker driver.
 pub(crate) const PREFIX: &str = "com.hashicorp.nomad.";
 
-/// How many labels a job may give a task.
+/// Maximum number of labels that a job may give a task.
 const LABELS_MAX: usize = 1024;
 
-/// How many bytes they may have together.
+/// Limit for their total size in bytes.
 const BYTES_MAX: usize = 256 << 10;
 
 /// The labels of a task. Facts from Nomad override labels of the job.

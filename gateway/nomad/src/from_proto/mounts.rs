@@ -25,7 +25,7 @@ pub(super) struct Mounts {
 /// A source path on the host.
 struct Source {
     path: PathBuf,
-    /// Whether it is in the allocation directory, where tasks can create links.
+    /// True if it is in the allocation directory, where tasks can create links.
     inside: bool,
 }
 
@@ -149,7 +149,7 @@ fn of_agent(asked: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Resul
 
 // === sources ===
 
-/// Whether bind mounts get the task's SELinux label, by the operator's configuration.
+/// Returns whether bind mounts get the task's SELinux label, by the operator's configuration.
 fn relabels(asked: &TaskRequest<'_>) -> bool {
     !asked.session.config.volumes.selinuxlabel.is_empty()
 }

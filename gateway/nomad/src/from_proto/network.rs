@@ -15,7 +15,7 @@ use super::request::TaskRequest;
 use super::security;
 use crate::plan::NamedPort;
 
-/// The network of a task, and what the agent is told about it.
+/// The network of a task, and its description for the agent.
 #[derive(Debug)]
 pub(super) struct TaskNetwork {
     /// The network.
@@ -71,7 +71,7 @@ pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
                     "tasks share a network if their group has one: mode \"bridge\" in its network block"
                 }
                 _ => {
-                    "it is none of bridge, host and none; for a network of CNI give the group a network block with mode \"cni/…\""
+                    "expected bridge, host or none; for a network of CNI give the group a network block with mode \"cni/…\""
                 }
             };
             Err(Error::unimplemented(format!("network_mode: {other:?} is not supported: {why}")))

@@ -63,7 +63,7 @@ pub(super) fn namespaces(asked: &TaskRequest<'_>, network: &SandboxNetwork) -> R
     Ok(Namespaces { hostname, uts, ipc, sandbox_pid, pid, cgroup })
 }
 
-/// Whether a mode is the host's, which the operator must allow.
+/// Returns whether a mode is the host's, which the operator must allow.
 fn host_or_own(
     asked: &TaskRequest<'_>,
     field: &str,

@@ -1,4 +1,4 @@
-//! Which images are released, and when.
+//! Release of images that no task uses any more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -119,12 +119,12 @@ impl ImageGc {
         }
     }
 
-    /// Whether an agent is connected that keeps its images.
+    /// Returns whether an agent is connected that keeps its images.
     fn is_disabled(&self) -> bool {
         self.sessions.all().iter().any(|session| !session.config.gc.image)
     }
 
-    /// Whether a task uses this image; before recovery it must be assumed.
+    /// Returns whether a task uses this image; before recovery `true`.
     fn is_used(&self, image: &ImageId) -> bool {
         let Ok(tasks) = self.scope.tasks() else { return true };
         tasks.iter().any(|task| {

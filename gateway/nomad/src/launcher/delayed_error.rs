@@ -14,8 +14,8 @@ use tokio::time::Sleep;
 use tonic::Status;
 use tonic::body::Body;
 
-/// How long an error is delayed. If the daemon has ended, the launcher exits long before; otherwise only the
-/// connection broke, and the error must be returned.
+/// Delay of an error. If the daemon has ended, the launcher exits long before; otherwise only the connection
+/// broke, and the error must be returned.
 pub(super) const ERROR_DELAY: Duration = Duration::from_secs(5);
 
 /// The error for a connection that broke while the daemon lives.

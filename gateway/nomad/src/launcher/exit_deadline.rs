@@ -10,10 +10,10 @@ use tokio::time::Instant;
 /// The time for an answer to be sent, with much to spare.
 const ANSWER_GRACE: Duration = Duration::from_millis(50);
 
-/// How long an agent that has announced its own end may take to request the plugin's exit.
+/// Limit for an agent that has announced its own end to request the plugin's exit.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(1500);
 
-/// When a launcher exits. Clones share state.
+/// The time at which a launcher exits. Clones share state.
 #[derive(Debug, Clone)]
 pub(super) struct ExitDeadline {
     at: Arc<watch::Sender<Option<Instant>>>,

@@ -10,8 +10,8 @@ use tonic::{Status, Streaming};
 use super::delayed_error::{ERROR_DELAY, broken};
 use super::link::{Link, SessionHandle};
 
-/// How long the daemon may take before the launcher answers in its place: an agent that starts waits for the
-/// first message.
+/// Limit for the daemon before the launcher answers in its place: an agent that starts waits for the first
+/// message.
 const GRACE: Duration = Duration::from_millis(700);
 
 /// The state of such a stream.

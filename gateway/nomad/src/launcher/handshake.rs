@@ -20,13 +20,13 @@ pub struct HandshakeError;
 /// Checks by the value of the cookie whether an agent started this process.
 ///
 /// # Errors
-/// [`HandshakeError`], which tells a person what to do instead.
+/// [`HandshakeError`], which describes to a person what to do instead.
 pub fn check_cookie(value: Option<&OsStr>) -> Result<(), HandshakeError> {
     if value == Some(OsStr::new(COOKIE.1)) { Ok(()) } else { Err(HandshakeError) }
 }
 
-/// The line that tells an agent where its plugin listens. `multiplex`: the agent asked whether one connection
-/// can carry several.
+/// Makes the line with which an agent learns its plugin's address. `multiplex`: the agent asked whether one
+/// connection can carry several.
 pub(super) fn line(socket: &Path, multiplex: bool) -> String {
     // The sixth field would be a certificate; the seventh answers that multiplexing is not supported.
     let tail = if multiplex { "|false" } else { "" };

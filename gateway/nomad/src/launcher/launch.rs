@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Which plugin a launcher is.
+/// The plugin type of a launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The task driver.
@@ -14,7 +14,7 @@ pub enum Role {
 /// The parameters of a launcher.
 #[derive(Debug, Clone)]
 pub struct Launch {
-    /// Which plugin it is.
+    /// The plugin type.
     pub role: Role,
     /// The name by which jobs refer to the plugin; `None` is [`Role::default_name`].
     pub name: Option<String>,
@@ -32,7 +32,7 @@ pub struct Launch {
 pub struct SocketEnv {
     /// The directory for the socket.
     pub socket_dir: Option<PathBuf>,
-    /// Whether the host asks if one connection can carry several.
+    /// True if the host asks whether one connection can carry several.
     pub multiplex: bool,
 }
 

@@ -22,7 +22,7 @@ use crate::transport::{CONNECTION_WINDOW, STREAM_WINDOW};
 /// The interval between attempts to reach the daemon.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// How long the daemon may take to open a session.
+/// Limit for the daemon to open a session.
 const OPENING: Duration = Duration::from_secs(10);
 
 /// The daemon that the launcher was connected to has ended.
@@ -58,10 +58,10 @@ pub(super) struct SessionHandle {
 /// The desired session.
 #[derive(Debug, Clone, PartialEq)]
 struct DesiredSession {
-    /// Whether a call needs a session. An agent also starts launchers only to query their identity.
+    /// True if a call needs a session. An agent also starts launchers only to query their identity.
     needed: bool,
     request: wire::OpenRequest,
-    /// How often the request has changed.
+    /// Number of changes of the request.
     generation: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use super::launch::Role;
 
-/// Who answers a call.
+/// The process that answers a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallTarget {
     /// The launcher answers it.
@@ -55,7 +55,7 @@ pub(super) enum GoPluginCall {
     Broker,
 }
 
-/// Who answers the call with this path, `/package.Service/Method`.
+/// Chooses who answers the call with this path, `/package.Service/Method`.
 pub(super) fn target_of(role: Role, path: &str) -> CallTarget {
     let Some((service, method)) = path.trim_start_matches('/').split_once('/') else {
         return CallTarget::Unknown;

@@ -185,7 +185,7 @@ fn at_least(block: &mut Block, key: &str, default: Duration) -> Result<Duration>
     }
 }
 
-/// Whether a pattern, in which `*` stands for any text, matches a name.
+/// Returns whether a pattern, in which `*` stands for any text, matches a name.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == name;

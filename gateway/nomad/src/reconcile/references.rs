@@ -15,7 +15,7 @@ use crate::session::Session;
 /// The ids that the sessions have named.
 #[derive(Debug)]
 pub(crate) struct AgentReferences {
-    /// When this daemon was started, in clock ticks since boot; it does not know what was named before.
+    /// Start time of this daemon in clock ticks since boot; it does not know the names of before.
     began: Option<u64>,
     known: Mutex<ReferenceState>,
 }
@@ -122,8 +122,8 @@ impl AgentReferences {
         Removal { references: self, id: id.to_owned() }
     }
 
-    /// The same for a task that no session has named; `None` if one has. One that names it later is told that
-    /// the task is being removed.
+    /// Begins the removal of a task that no session has named; `None` if one has. A session that names it
+    /// later learns that the task is being removed.
     pub(crate) fn begin_removal_of_unknown(&self, id: &str) -> Option<Removal<'_>> {
         let mut known = self.lock();
         if known.knows_task(id) {
@@ -133,12 +133,12 @@ impl AgentReferences {
         Some(Removal { references: self, id: id.to_owned() })
     }
 
-    /// Whether the removal of a task has begun. To be asked after the task was noted.
+    /// Returns whether the removal of a task has begun. To be called after the task was noted.
     pub(crate) fn is_being_removed(&self, id: &str) -> bool {
         self.lock().removals.contains(id)
     }
 
-    /// Whether a present process of a connected agent has requested the network of this name.
+    /// Returns whether a present process of a connected agent has requested the network of this name.
     pub(crate) fn knows_network(&self, name: &str) -> bool {
         self.lock().knows_network(name)
     }
@@ -158,7 +158,7 @@ impl AgentReferences {
         });
     }
 
-    /// Whether no agent references this task, as far as this session can tell.
+    /// Returns whether no agent references this task, as far as this session can determine.
     pub(super) fn is_dangling(
         &self,
         session: &str,
@@ -173,15 +173,15 @@ impl AgentReferences {
             && !self.knows_task(name)
     }
 
-    /// Whether any session has named this task.
+    /// Returns whether any session has named this task.
     pub(crate) fn knows_task(&self, id: &str) -> bool {
         self.lock().knows_task(id)
     }
 
-    /// Whether no agent has requested this network, as far as this session can tell. An agent requests each
-    /// network that it needs when it starts, and much time may pass between two tasks in it: the answer is
-    /// reliable only if this daemon has received every call of the present agent process. Calls about tasks
-    /// do not count: an agent also asks for tasks of allocations that have ended.
+    /// Returns whether no agent has requested this network, as far as this session can determine. An agent
+    /// requests each network that it needs when it starts, and much time may pass between two tasks in it:
+    /// the answer is reliable only if this daemon has received every call of the present agent process. Calls
+    /// about tasks do not count: an agent also asks for tasks of allocations that have ended.
     pub(super) fn is_unreferenced(&self, session: &str, network: &str) -> bool {
         let known = self.lock();
         let life = known.sessions.get(session).and_then(|named| named.process);
@@ -189,8 +189,8 @@ impl AgentReferences {
         heard_all && !known.knows_network(network)
     }
 
-    /// Whether a sandbox is older than the grace period, and this agent has been connected for at least as
-    /// long.
+    /// Returns whether a sandbox is older than the grace period, and this agent has been connected for at
+    /// least as long.
     pub(super) fn is_past_grace(
         &self,
         session: &str,

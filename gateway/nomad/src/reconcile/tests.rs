@@ -16,7 +16,7 @@ const GRACE: Duration = Duration::from_secs(300);
 const ID: &str = "3a7c/web/0123abcd";
 const NETWORK: &str = "network/3a7c";
 
-/// When the daemon was started.
+/// Start time of the daemon.
 const BEGAN: u64 = 1000;
 
 fn sandbox(age: Duration) -> Sandbox {

@@ -35,7 +35,7 @@ pub(crate) struct Tmpfs {
     pub(crate) mode: u32,
     /// Read-only.
     pub(crate) readonly: bool,
-    /// Whether programs can be executed from it.
+    /// True if programs can be executed from it.
     pub(crate) exec: bool,
 }
 

@@ -11,7 +11,7 @@ use crate::session::Processors;
 /// The usage of a task at one moment.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
-    /// When it was read.
+    /// Time at which it was read.
     pub(crate) at: SystemTime,
     /// The values.
     pub(crate) usage: Usage,

@@ -9,7 +9,7 @@
 /// The deepest nesting of lists and blocks; the schemas of this driver are far below it.
 pub(super) const MAX_DEPTH: usize = 16;
 
-/// What follows the first bytes of a value.
+/// The bytes that follow the first ones of a value.
 enum Rest {
     /// This many bytes of content.
     Bytes(u64),
@@ -127,7 +127,7 @@ mod tests {
 
     #[track_caller]
     fn unsound(bytes: &[u8], why: &str) {
-        assert_eq!(check(bytes).expect_err("it is none"), why, "{bytes:?}");
+        assert_eq!(check(bytes).expect_err("it is invalid"), why, "{bytes:?}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What clients of GetContainerEvents are sent, in which order, and what happens to clients that do not read.
+//! Tests of the events that clients of GetContainerEvents receive, of their order, and of clients that do not
+//! read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -95,7 +96,7 @@ impl EventsFixture {
 
 async fn next(stream: &mut Stream) -> cri::ContainerEventResponse {
     let next = tokio::time::timeout(Duration::from_secs(10), stream.next()).await;
-    next.expect("it comes soon").expect("the stream goes on").expect("it is no error")
+    next.expect("it comes soon").expect("the stream continues").expect("it is no error")
 }
 
 /// The next messages, as ids and kinds.

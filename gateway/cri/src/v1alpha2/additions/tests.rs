@@ -5,7 +5,7 @@ use switchyard_proto::cri::v1 as cri;
 
 use super::*;
 
-/// What can be requested for a new container, but not in an update.
+/// Fields that can be requested for a new container, but not in an update.
 const FIXED: [&str; 4] = ["disk_quota", "ulimits", "blkio_weight*", "memory_swappiness"];
 
 fn limited(change: impl FnOnce(&mut old::LinuxContainerResources)) -> old::LinuxContainerResources {
@@ -92,7 +92,7 @@ fn network_priority_must_fit_the_kernel_range() {
         assert_eq!(net_priority(asked).expect("it is one"), expected);
     }
     for bad in [-1, i64::from(u32::MAX) + 1] {
-        let error = net_priority(bad).expect_err("it is none");
+        let error = net_priority(bad).expect_err("it is invalid");
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.to_string().starts_with("config.net_priority: "), "{error}");
     }

@@ -68,11 +68,11 @@ async fn signals_are_accepted_by_name_and_number_only() {
     }
     assert_eq!(fixture.fake.signals(fixture.task(&id)), [Signal::TERM; 3]);
     for unknown in ["", "SIGNONE", "0", "65", "SIG"] {
-        let refused = signal(&id, unknown).await.expect_err("it is none");
+        let refused = signal(&id, unknown).await.expect_err("it is no signal");
         assert_eq!(refused.code(), Code::InvalidArgument, "{unknown:?}");
         assert!(refused.message().starts_with("failed to parse signal"), "{refused:?}");
     }
-    let refused = fixture.stop(&id, "SIGNONE", 5).await.expect_err("it is none");
+    let refused = fixture.stop(&id, "SIGNONE", 5).await.expect_err("it is no signal");
     assert!(refused.message().starts_with("failed to parse signal"), "{refused:?}");
     let gone = signal("no/such/00000000", "SIGTERM").await.expect_err("there is no task");
     assert!(gone.message().starts_with("task not found for given id"), "{gone:?}");

@@ -45,7 +45,7 @@ enum Step {
     DestroyNone(String),
 }
 
-/// Which field of a request is changed, by number, and its new value.
+/// Number of a request's field, and its new value.
 type Field = (u8, String);
 
 fn text() -> impl Strategy<Value = String> + Clone {
@@ -133,7 +133,7 @@ fn with_option(task: &mut nomad::TaskConfig, option: Option<(usize, String)>, nu
     }
 }
 
-/// Whether a call succeeded; panics if it was refused in a way that an agent cannot use.
+/// Returns whether a call succeeded; panics if it was refused in a way that an agent cannot use.
 #[track_caller]
 fn done<T>(step: &Step, answer: Result<T, Status>) -> bool {
     let Err(status) = answer else { return true };

@@ -55,7 +55,7 @@ async fn five_thousand_tasks_are_waited_for_over_one_connection() {
     }));
     let mut stats = stats.await;
     for watched in &mut stats {
-        let first = watched.message().await.expect("it goes on").expect("it has not ended");
+        let first = watched.message().await.expect("it continues").expect("it has not ended");
         assert!(first.stats.is_some());
     }
     let waits: Vec<_> = ids
@@ -76,7 +76,7 @@ async fn five_thousand_tasks_are_waited_for_over_one_connection() {
         assert_eq!(code(&wait.await.expect("it does not panic").expect("it is answered")), 7);
     }
     for watched in &mut stats {
-        while watched.message().await.expect("it goes on").is_some() {}
+        while watched.message().await.expect("it continues").is_some() {}
     }
     served.abort();
 }

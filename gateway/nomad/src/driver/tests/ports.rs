@@ -12,7 +12,7 @@ use super::*;
 /// A client of the CRI services, as a kubelet uses them for sandboxes.
 type Kubelet = RuntimeServiceClient<Routes>;
 
-/// How often each of the three pairs races.
+/// Number of races of each of the three pairs.
 const RACES: usize = 334;
 
 const PORT: u16 = 23_456;

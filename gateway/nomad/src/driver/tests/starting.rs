@@ -191,7 +191,7 @@ async fn start_that_pulls_its_image_again_keeps_its_device() {
     drop(first);
     second.arrived(1).await;
     tokio::time::sleep(GRACE_OVER).await;
-    fixture.pods().lease(&["acme0".to_owned()]).await.expect_err("the start goes on");
+    fixture.pods().lease(&["acme0".to_owned()]).await.expect_err("the start continues");
     drop(second);
     start.await.expect("it does not panic").expect("it starts");
 }

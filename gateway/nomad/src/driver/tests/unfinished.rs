@@ -8,7 +8,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::leases::{GRACE_OVER, fixture_with_devices};
 use super::*;
 
-/// What a removal calls, in this order.
+/// The calls of a removal, in their order.
 pub(super) const REMOVAL: [Method; 4] =
     [Method::BeginRemoval, Method::StopSandbox, Method::RemoveTask, Method::RemoveSandbox];
 
