@@ -1,5 +1,5 @@
-//! How messages of the services are put on the wire: as tonic does, with less memory for each call that is open. What is
-//! received is [counted](crate::shape) before it is decoded.
+//! Wire codec of the services' messages: tonic's encoding, with less memory for each open call. Received
+//! messages are [counted](crate::shape) before they are decoded.
 
 use std::marker::PhantomData;
 
@@ -11,10 +11,10 @@ use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
 use crate::shape::{self, Shaped};
 
-/// What a call begins with in each direction; it grows with its messages, most of which fit. tonic has 8 KiB, and a call that follows a task or
-/// events has them for as long as those last.
+/// Initial buffer of a call in each direction; it grows with its messages, most of which fit. tonic's has 8
+/// KiB, which a call that follows a task or events would occupy for as long as it lasts.
 const BUFFER: usize = 1024;
-/// How much is gathered of a stream before it is sent, as in tonic.
+/// Bytes of a stream that are gathered before they are sent, as in tonic.
 const SENT_AT_ONCE: usize = 32 * 1024;
 
 /// Encodes `T` and decodes `U`.

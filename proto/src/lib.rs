@@ -65,7 +65,8 @@ pub mod cri {
 }
 
 pub mod containerd {
-    //! What containerd's own clients say that no generated client has, and messages it passes through to its shims.
+    //! Messages of containerd's own clients that no generated client has, and messages that it passes through
+    //! to its shims.
 
     pub mod runc {
         //! The shim that serves runc and crun.
@@ -108,7 +109,7 @@ pub mod containerd {
     }
 
     pub mod task {
-        //! What shims are asked.
+        //! Requests to shims.
 
         pub mod v2 {
             //! Further processes, package `containerd.task.v2`, as of containerd 1.6. Version 3, of containerd 2.x, has the same
@@ -125,7 +126,7 @@ pub mod containerd {
 }
 
 pub mod docker {
-    //! What nodes of a Docker swarm and their managers say to each other.
+    //! Messages between the nodes of a Docker swarm and their managers.
 
     pub mod swarmkit {
         //! The part of SwarmKit's API that agents use.
@@ -147,7 +148,7 @@ pub mod docker {
 }
 
 pub mod kubelet {
-    //! What kubelets and their device plugins say to each other, as of Kubernetes 1.37.
+    //! Messages between kubelets and their device plugins, as of Kubernetes 1.37.
     #![allow(
         missing_docs,
         unused_qualifications,
@@ -167,13 +168,13 @@ pub mod kubelet {
     }
 
     pub mod plugin_registration {
-        //! How a kubelet asks a plugin whose socket it has found, package `pluginregistration`.
+        //! A kubelet's questions to a plugin whose socket it has found, package `pluginregistration`.
 
         generated!("pluginregistration");
     }
 
     pub mod pod_resources {
-        //! What a kubelet has given to its pods.
+        //! A kubelet's report of the resources of its pods.
 
         pub mod v1 {
             //! The listing, package `v1`.
@@ -184,7 +185,8 @@ pub mod kubelet {
 }
 
 pub mod nomad {
-    //! What Nomad agents and their plugins say to each other, as of Nomad 2.0: the packages below `hashicorp.nomad.plugins`.
+    //! Messages between Nomad agents and their plugins, as of Nomad 2.0: the packages below
+    //! `hashicorp.nomad.plugins`.
     #![allow(
         missing_docs,
         unused_qualifications,
@@ -197,7 +199,7 @@ pub mod nomad {
         //! Every plugin.
 
         pub mod proto {
-            //! What a plugin is, and its configuration.
+            //! A plugin's description and configuration.
 
             generated!("hashicorp.nomad.plugins.base.proto");
         }
@@ -220,7 +222,7 @@ pub mod nomad {
     }
 
     pub mod shared {
-        //! What the others share.
+        //! Messages that the others share.
 
         pub mod hclspec {
             //! Schemas of configurations.
@@ -249,7 +251,7 @@ pub mod go_plugin {
 }
 
 pub mod google {
-    //! What gRPC itself has no types for.
+    //! Types that gRPC itself lacks.
 
     pub mod rpc {
         //! Details of a status, package `google.rpc`.
@@ -264,10 +266,10 @@ pub mod google {
 }
 
 pub mod grpc {
-    //! What gRPC servers serve beside their own.
+    //! Services that gRPC servers offer beside their own.
 
     pub mod health {
-        //! Whether a server is well.
+        //! The health check of a server.
 
         pub mod v1 {
             //! Package `grpc.health.v1`.
@@ -285,7 +287,7 @@ pub mod grpc {
 }
 
 pub mod opentelemetry {
-    //! What is sent to collectors of traces: OTLP 1.x, the packages below `opentelemetry`.
+    //! Messages to collectors of traces: OTLP 1.x, the packages below `opentelemetry`.
     #![allow(
         missing_docs,
         unused_qualifications,
@@ -297,7 +299,7 @@ pub mod opentelemetry {
         //! All of it.
 
         pub mod collector {
-            //! How it is sent.
+            //! The export calls.
 
             pub mod trace {
                 //! Traces.
@@ -311,7 +313,7 @@ pub mod opentelemetry {
         }
 
         pub mod common {
-            //! What all signals share.
+            //! Types that all signals share.
 
             pub mod v1 {
                 //! Attributes.
@@ -321,7 +323,7 @@ pub mod opentelemetry {
         }
 
         pub mod resource {
-            //! Who sends.
+            //! The sender of the data.
 
             pub mod v1 {
                 //! Attributes of the sender.
@@ -343,7 +345,7 @@ pub mod opentelemetry {
 }
 
 pub mod switchyard {
-    //! What parts of Switchyard say to each other.
+    //! Messages between parts of Switchyard.
 
     pub mod nomad {
         //! Launchers and the daemon.
@@ -363,7 +365,7 @@ pub mod switchyard {
 }
 
 pub mod ttrpc {
-    //! What is in the frames of ttrpc, which shims speak.
+    //! Content of the frames of ttrpc, which shims speak.
     #![allow(
         missing_docs,
         clippy::allow_attributes_without_reason,

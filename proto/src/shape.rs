@@ -1,22 +1,23 @@
-//! How much memory a message takes once it is decoded, found out before that is done.
+//! A bound on the memory that a message takes once it is decoded, checked before that.
 //!
-//! On the wire an empty message in a list has two bytes, and decoded it is a struct of hundreds: 4 MiB of them are half
-//! a gigabyte. A bound on the bytes of a message bounds no memory, then. So the fields of a message are counted first, by
-//! the shapes that `proto/codegen` makes of the descriptors: what is refused was never decoded (ADR 60).
+//! On the wire an empty message in a list has two bytes, and decoded it is a struct of hundreds: 4 MiB of
+//! them are half a gigabyte. So a bound on the bytes of a message does not bound its memory. Therefore the
+//! fields of a message are counted first, by the shapes that `proto/codegen` makes of the descriptors: a
+//! refused message is never decoded (ADR 60).
 
 use prost::encoding::{WireType, decode_varint};
 
-/// How many bytes the decoded structs of a message may have, besides its texts and bytes, which are as long as on the wire:
-/// those of some ten thousand tasks of a swarm.
+/// Limit in bytes for the decoded structs of a message, besides its texts and bytes, which are as long as on
+/// the wire: those of some ten thousand tasks of a swarm.
 pub const STRUCTS_MAX: u64 = 64 << 20;
 
 /// Shorter messages need not be counted: no struct is large enough.
 const UNCOUNTED: usize = 8 << 10;
 
-/// How deep messages may be nested; prost refuses what is deeper.
+/// Maximum nesting of messages; prost refuses deeper ones.
 const DEPTH_MAX: u32 = 100;
 
-/// What an allocation takes beside its content, in bytes.
+/// Overhead of an allocation in bytes.
 const ALLOCATION: u64 = 16;
 
 /// A message that calls take or return.
@@ -25,7 +26,8 @@ pub trait Shaped {
     const SHAPE: usize;
 }
 
-/// Which fields of a struct take memory of their own. How large the struct itself is, the fields say that it is in.
+/// The fields of a struct that take memory of their own. The size of the struct itself is counted by the
+/// field that contains it.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// By number. What is in none of them is in the struct itself.
@@ -37,33 +39,33 @@ pub struct Shape {
 pub struct Field {
     /// Its number.
     pub number: u32,
-    /// What is in it.
+    /// Kind of its content.
     pub kind: Kind,
 }
 
-/// What is in a field.
+/// Kind of a field's content.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     /// Messages, or entries of a map.
     Message {
         /// Its place in [`SHAPES`](crate::SHAPES).
         shape: u16,
-        /// How many bytes each takes; 0 if it is in the struct of its parent.
+        /// Bytes of each; 0 if it is in the struct of its parent.
         each: u32,
     },
     /// Strings or bytes.
     Text {
-        /// How many bytes each takes besides its content.
+        /// Bytes of each besides its content.
         each: u32,
     },
     /// A list of numbers.
     Numbers {
-        /// How many bytes each takes.
+        /// Bytes of each.
         each: u32,
     },
 }
 
-/// Why a message is not decoded.
+/// The reason why a message is not decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Oversized {
     /// Too many parts.
@@ -76,14 +78,15 @@ pub enum Oversized {
     Group,
 }
 
-/// Why counting ends early.
+/// The reason why counting ends early.
 enum End {
     Oversized(Oversized),
     /// The decoder refuses the message at the same place.
     Malformed,
 }
 
-/// How many bytes the structs of a message take once it is decoded, or of its beginning, if it is malformed.
+/// Returns the bytes that the structs of a message, or of the beginning of a malformed one, take once
+/// decoded.
 ///
 /// # Errors
 /// [`Oversized`].

@@ -15,7 +15,7 @@ use crate::refused;
 
 /// All streams.
 const ALL: AttachSpec = AttachSpec { stdin: true, stdout: true, stderr: true };
-/// How long a test waits for something that must not happen.
+/// Time for which a test watches that something does not happen.
 const MOMENT: Duration = Duration::from_millis(200);
 
 fn spec(fixture: &dyn Fixture, command: &[&str], stdin: Stdin) -> TaskSpec {

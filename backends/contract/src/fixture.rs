@@ -1,4 +1,4 @@
-//! What a backend's tests give to the facts.
+//! The functions that a backend's tests provide for the facts.
 
 use std::sync::Arc;
 

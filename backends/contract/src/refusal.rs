@@ -1,4 +1,4 @@
-//! How the facts check that an operation is refused.
+//! Checks of the facts that an operation is refused.
 
 use switchyard_core::{ErrorKind, Result};
 

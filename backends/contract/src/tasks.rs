@@ -17,7 +17,7 @@ use crate::{Fixture, MISSING_EXECUTABLE, specs};
 /// A shell that exits with 7 on SIGTERM, and not before.
 const LISTENING: &[&str] = &["sh", "-c", "trap 'exit 7' TERM; while true; do sleep 0.05; done"];
 
-/// How many starts are needed to see the effect of a signal at different moments after them.
+/// Number of starts needed to see the effect of a signal at different moments after them.
 const STARTS: u32 = 10;
 
 /// All of them return `NotFound`.

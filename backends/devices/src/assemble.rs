@@ -19,7 +19,7 @@ pub(crate) struct Candidate {
     /// Distinguishes it from devices that would have the same id; as stable as possible. `None` for its first
     /// CDI name.
     pub(crate) distinct_by: Option<String>,
-    /// Where it was found; used if nothing else distinguishes it.
+    /// The place where it was found; used if nothing else distinguishes it.
     pub(crate) found_at: String,
     /// Its ids in earlier versions.
     pub(crate) aliases: Vec<String>,
@@ -32,7 +32,7 @@ pub(crate) struct Candidate {
     /// Devices of one family may share some of their nodes, but not all. The devices in CDI spec files form
     /// one family.
     pub(crate) family: Option<Arc<str>>,
-    /// Why it cannot be given to a task.
+    /// The reason why it cannot be allocated to a task.
     pub(crate) fault: Option<String>,
     pub(crate) pci_bus_id: Option<String>,
     pub(crate) numa_node: Option<u32>,

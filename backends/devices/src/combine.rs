@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Matches {
     /// In ascending order.
     pub(crate) paths: Vec<PathBuf>,
-    /// How many devices may have the same match.
+    /// Maximum number of devices with the same match.
     pub(crate) limit: usize,
-    /// Whether a device may lack a match.
+    /// True if a device may lack a match.
     pub(crate) optional: bool,
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn combine(patterns: &[Matches]) -> Vec<Vec<Option<&Path>>> {
 // === impl Matches ===
 
 impl Matches {
-    /// How many devices it can serve.
+    /// Returns the number of devices that it can serve.
     fn uses(&self) -> usize {
         self.paths.len().saturating_mul(self.limit)
     }

@@ -49,13 +49,13 @@ pub struct Group {
     /// CDI kinds, such as `nvidia.com/gpu`: all devices of these kinds in vendors' CDI spec files.
     #[serde(default)]
     pub cdi: Vec<String>,
-    /// How many tasks may share one device.
+    /// Number of tasks that may share one device.
     #[serde(default = "default_shares")]
     pub shares: u16,
-    /// How many slots each owner may hold at most; an owner that is not named may hold all.
+    /// Maximum number of slots for each owner; an owner that is not named may hold all.
     #[serde(default)]
     pub quota: BTreeMap<String, usize>,
-    /// Which slots kubelets should prefer.
+    /// The slots that kubelets should prefer.
     #[serde(default)]
     pub placement: Placement,
     /// The access of a task to the nodes: any of `r`, `w`, `m`.
@@ -78,7 +78,7 @@ pub struct Group {
     pub attributes: BTreeMap<String, String>,
 }
 
-/// Which slots kubelets should prefer.
+/// The slots that kubelets should prefer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
@@ -98,7 +98,7 @@ pub struct GroupMount {
     /// The destination; empty for the same path.
     #[serde(default)]
     pub container_path: PathBuf,
-    /// Whether the mount is read-only.
+    /// True if the mount is read-only.
     #[serde(default)]
     pub read_only: bool,
 }

@@ -21,7 +21,7 @@ use tokio::io::unix::AsyncFd;
 const KERNEL: u32 = 1;
 /// The largest uevent: the kernel allows 2 KiB for variables, preceded by a path.
 const UEVENT_MAX: usize = 8 << 10;
-/// How many events are read at a time: the next scan sees whatever comes after.
+/// Maximum number of events in one read: the next scan sees the rest.
 const READ_MAX: usize = 1024;
 
 /// The event sources.
@@ -134,8 +134,8 @@ fn read_uevents(socket: &OwnedFd) -> bool {
     true
 }
 
-/// Whether a uevent concerns something that has, or may have, a device node; containers' network interfaces
-/// do not.
+/// Returns whether a uevent concerns something that has, or may have, a device node; containers' network
+/// interfaces do not.
 fn concerns_devices(uevent: &[u8]) -> bool {
     let mut variables = uevent.split(|byte| *byte == 0);
     variables.any(|variable| {
@@ -223,7 +223,7 @@ mod tests {
         std::fs::write("/sys/devices/virtual/mem/null/uevent", "change")
             .expect("this test must run as root, with a /sys that can be written");
         let told = tokio::time::timeout(std::time::Duration::from_secs(20), events.changed()).await;
-        told.expect("it is told");
+        told.expect("it is reported");
         events.clear();
     }
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use sha2::{Digest as _, Sha256};
 use switchyard_core::device::DEVICE_ID_MAX;
 
-/// How many bytes of the beginning and of the end of a long identity an id keeps.
+/// Bytes that an id keeps of the beginning and of the end of a long identity.
 const KEPT: usize = (DEVICE_ID_MAX - HASH - 2) / 2;
 /// The number of digits of a hash in an id.
 const HASH: usize = 8;
@@ -52,7 +52,7 @@ pub(crate) fn cdi(kind: &str, device: &str) -> String {
     if is_number(device) { format!("{class}-{device}") } else { device.to_owned() }
 }
 
-/// Whether a name is only a number, such as `0`, or `0:1` for a part.
+/// Returns whether a name is only a number, such as `0`, or `0:1` for a part.
 pub(crate) fn is_number(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_digit() || byte == b':')
 }
@@ -93,7 +93,7 @@ fn hash(text: &str) -> String {
     digest.iter().take(HASH / 2).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether this is a valid device id.
+/// Returns whether a text is a valid device id.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn is_id(id: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);

@@ -15,7 +15,7 @@ pub struct Roots {
 /// The number of a device node, which identifies the device in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Number {
-    /// Whether it is a block device; otherwise a character device.
+    /// True if it is a block device; otherwise a character device.
     pub(crate) block: bool,
     pub(crate) major: u32,
     pub(crate) minor: u32,

@@ -30,7 +30,7 @@ const DEVICES_MAX: usize = 4096;
 /// The most slots of a group: kubelets accept no list of more than 4 MiB.
 const SLOTS_MAX: usize = 32_768;
 
-/// What to scan for, and where.
+/// The devices to scan for, and the directories to scan.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Search {
     /// The groups, which were [checked](Group::check).
@@ -57,19 +57,19 @@ pub(crate) struct Scanner {
     pub(crate) search: Search,
     specs: cdi::Specs,
     last: Option<LastScan>,
-    /// Of the digests. Its keys are random, so that no device can be made whose change is not seen.
+    /// Hasher of the digests. Its keys are random, so that no device can be crafted whose change is not seen.
     hasher: RandomState,
 }
 
 /// A result, and the digests of what it was built from.
 #[derive(Debug)]
 struct LastScan {
-    /// Of what was [gathered](Gathered) for each group.
+    /// Digests of the data [gathered](Gathered) for each group.
     digests: Vec<u64>,
     found: Found,
 }
 
-/// What was found for one group.
+/// The data found for one group.
 #[derive(Debug, Hash)]
 struct Gathered {
     candidates: Vec<Candidate>,
@@ -83,7 +83,7 @@ struct Scan<'s> {
     taken: BTreeSet<PathBuf>,
     /// The udev links, read when they are first needed.
     links: Option<by_id::Links>,
-    /// Of the present group.
+    /// Messages about the present group.
     notes: BTreeSet<String>,
 }
 

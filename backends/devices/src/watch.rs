@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(next(&mut seen).await, 0);
         stop.cancel();
         task.await.unwrap();
-        assert!(seen.changed().await.is_err(), "it is told no more");
+        assert!(seen.changed().await.is_err(), "it is reported no more");
     }
 
     #[tokio::test]

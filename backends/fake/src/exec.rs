@@ -22,7 +22,7 @@ use crate::session::{Method, Session};
 /// The capacity of a pipe.
 const PIPE_BYTES: usize = 64 << 10;
 
-/// How many signals may be queued for one process.
+/// Maximum number of signals that are queued for one process.
 const SIGNALS: usize = 16;
 
 struct Control {
@@ -60,7 +60,7 @@ impl Unended {
     }
 }
 
-/// What becomes of the output that a child keeps open after the exit of an exec.
+/// The fate of the output that a child keeps open after the exit of an exec.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LeftOutput {
     /// It is closed as soon as it is cut off.

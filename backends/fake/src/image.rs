@@ -35,7 +35,7 @@ pub struct FakeImage {
     pub volumes: Vec<PathBuf>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Whether it must not be removed to free space.
+    /// True if it must not be removed to free space.
     pub pinned: bool,
     /// Further members of `config` in its configuration, as JSON without braces: `"Shell":["/bin/bash","-c"]`.
     pub config: String,

@@ -213,7 +213,7 @@ impl Fake {
         if unended { world.unended.begin() } else { world.unended.end() }
     }
 
-    /// What becomes of the output that children of the execs that start from now on keep open.
+    /// Sets the fate of output that children of execs keep open, for execs that start from now on.
     pub fn set_left_output(&self, left: LeftOutput) {
         self.world.lock().left_output = left;
     }
@@ -265,7 +265,7 @@ impl Fake {
         self.session.calls()
     }
 
-    /// How many calls of `method` were started.
+    /// Returns the number of calls of `method` that were started.
     #[must_use]
     pub fn count(&self, method: Method) -> usize {
         self.session.calls().iter().filter(|call| call.method == method).count()
@@ -308,7 +308,7 @@ impl Fake {
         self.world.lock().tasks.keys().copied().collect()
     }
 
-    /// Whether the main process of this task runs.
+    /// Returns whether the main process of this task runs.
     #[must_use]
     pub fn runs(&self, task: TaskId) -> bool {
         self.world.lock().tasks.get(&task).is_some_and(|task| task.state.is_running())
@@ -338,7 +338,7 @@ impl Fake {
         self.world.lock().ranges.get(&owner).cloned().unwrap_or_default()
     }
 
-    /// How many execs run in all tasks.
+    /// Returns the number of execs that run in all tasks.
     #[must_use]
     pub fn processes(&self) -> usize {
         self.world.lock().processes.load(Ordering::SeqCst)

@@ -21,7 +21,7 @@ pub(crate) enum Command {
 pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
     traps: BTreeMap<u8, Trap>,
-    /// Whether it leaves a child behind that holds the streams open.
+    /// True if it leaves a child behind that holds the streams open.
     pub(crate) leaves_child: bool,
 }
 
@@ -50,7 +50,7 @@ enum Trap {
     Exit(i32),
 }
 
-/// How a program without streams runs.
+/// The course of a program without streams.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Run {
     /// Until it is killed.
@@ -104,7 +104,7 @@ impl Program {
         Self { steps: vec![Step::Exit(code)], ..Self::default() }
     }
 
-    /// How it runs without streams; `stdin_open` is whether a read blocks or returns the end of file.
+    /// Returns its course without streams; `stdin_open` is whether a read blocks or returns the end of file.
     pub(crate) fn course(&self, stdin_open: bool) -> Run {
         let mut after = Duration::ZERO;
         let mut code = 0;

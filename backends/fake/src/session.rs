@@ -148,8 +148,8 @@ pub(crate) struct CallGuard<'a> {
 }
 
 impl Method {
-    /// Whether it changes an object, so that the gateway must not call it concurrently for one object, nor
-    /// drop it.
+    /// Returns whether it changes an object, so that the gateway must not call it concurrently for one
+    /// object, nor drop it.
     const fn changes(self) -> bool {
         match self {
             Self::CreateSandbox
@@ -191,7 +191,7 @@ impl Method {
         }
     }
 
-    /// Whether it may be called before `recover`.
+    /// Returns whether it may be called before `recover`.
     const fn needs_no_recovery(self) -> bool {
         matches!(
             self,

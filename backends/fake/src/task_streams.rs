@@ -2,18 +2,18 @@
 
 use tokio::sync::broadcast;
 
-/// How many pieces of output a client may be behind before it misses some.
+/// Number of pieces of output that a client may lag behind before it misses some.
 const BEHIND: usize = 1024;
 
 /// The streams of a task that attached clients share.
 pub(crate) struct TaskStreams {
     pub(crate) output: broadcast::Sender<Vec<u8>>,
-    /// Whether its input ends with the first client that has attached to it.
+    /// True if its input ends with the first client that has attached to it.
     pub(crate) stdin_once: bool,
     pub(crate) tty: bool,
-    /// Whether its output can be attached to.
+    /// True if clients can attach to its output.
     pub(crate) attachable: bool,
-    /// Whether its input has ended.
+    /// True if its input has ended.
     pub(crate) ended: bool,
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct State {
     pub(crate) pending_starts: BTreeMap<TaskId, bool>,
     /// The execs that could not be ended.
     pub(crate) unended: Unended,
-    /// What becomes of the output that children of execs keep open.
+    /// The fate of the output that children of execs keep open.
     pub(crate) left_output: LeftOutput,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct FakeSandbox {
     pub(crate) handler: String,
     pub(crate) details: SandboxDetails,
     stopped: bool,
-    /// Whether its removal has begun.
+    /// True if its removal has begun.
     removal_begun: bool,
     pub(crate) reads: u64,
 }

@@ -1,6 +1,6 @@
 //! The fake backend fulfils the contract of backends.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 use std::sync::Arc;
 

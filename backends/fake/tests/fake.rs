@@ -1,7 +1,7 @@
 //! The features of the fake that tests rely on: its control functions, and that it notices violations by the
 //! gateway.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 use std::pin::pin;
 

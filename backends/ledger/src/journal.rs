@@ -44,14 +44,14 @@ pub struct Journal {
     pending: Arc<Mutex<Pending>>,
 }
 
-/// What is asked for and not written yet. Never locked over a write.
+/// Requested changes that are not written yet. Never locked during a write.
 #[derive(Debug, Default)]
 struct Pending {
     /// Ended leases whose end is not written yet. If a caller timed out, the next operation writes them.
     ended: Vec<LeaseToken>,
     /// The leases that wait for their turn to be stored, in the order of the calls.
     puts: Vec<WaitingPut>,
-    /// How many leases have been put so far; numbers them.
+    /// Number of puts so far; it numbers them.
     count: u64,
 }
 

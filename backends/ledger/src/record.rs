@@ -26,7 +26,7 @@ pub(crate) struct Contents {
     pub(crate) leases: BTreeMap<LeaseToken, (StoredLease, u64)>,
     /// The numbers, counted from 1, of the lines that are not intact records.
     pub(crate) damaged: Vec<usize>,
-    /// Whether the last line is not an intact record: writing it was interrupted.
+    /// True if the last line is not an intact record: writing it was interrupted.
     pub(crate) is_torn: bool,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Contents {
 pub(crate) struct UnknownRecord {
     /// The number of its line, counted from 1.
     pub(crate) line: usize,
-    /// What is wrong with it.
+    /// The defect.
     pub(crate) why: String,
 }
 

@@ -9,21 +9,21 @@ use switchyard_config::Config;
 use switchyard_operator::admin::{BearerToken, Token, TokenError};
 use switchyard_tls::{Certificate, NewCertificate, TlsError};
 
-/// What the listeners present and demand.
+/// The certificates and tokens that the listeners present and demand.
 #[derive(Debug)]
 pub(crate) struct Credentials {
     pub(crate) streaming: Option<Certificate>,
     pub(crate) metrics: MetricsCredentials,
 }
 
-/// What the metrics listener presents and demands; nothing for plain HTTP without a token. Clones share it.
+/// The certificate and token of the metrics listener; empty for plain HTTP without a token. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MetricsCredentials {
     pub(crate) certificate: Option<Certificate>,
     pub(crate) token: Option<BearerToken>,
 }
 
-/// What was read from the files and is not in force yet.
+/// Credentials that were read from the files and are not in force yet.
 #[derive(Debug)]
 pub(crate) struct NewCredentials {
     streaming: Option<NewCertificate>,
@@ -31,7 +31,7 @@ pub(crate) struct NewCredentials {
     token: Option<Token>,
 }
 
-/// Why files are unusable.
+/// The reason why files are unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
     /// The certificate of the streaming server.
@@ -47,8 +47,8 @@ pub enum CredentialError {
     Token(#[source] TokenError),
 }
 
-/// What tells a file from its later content: device, inode, size, mode and owner, and the time of the last
-/// change in nanoseconds.
+/// Version of a file's content: device, inode, size, mode and owner, and the time of the last change in
+/// nanoseconds.
 type Stamp = [i128; 6];
 
 /// The stamps of all files at one time; `None` for a file that cannot be seen.

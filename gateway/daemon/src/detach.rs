@@ -46,7 +46,7 @@ pub struct Detach {
     pub command: Vec<String>,
 }
 
-/// Why the program was not started.
+/// The reason why the program was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum DetachError {
     /// The file names a process that runs.

@@ -31,7 +31,7 @@ pub(crate) struct DeviceParts {
     kubelet: watch::Sender<KubeletDevices>,
 }
 
-/// What the parts need of the daemon.
+/// Dependencies of the parts on the daemon.
 pub(crate) struct DeviceContext<'d> {
     pub(crate) gateway: &'d Gateway,
     pub(crate) metrics: &'d Arc<Metrics>,

@@ -88,8 +88,8 @@ where
     }
 }
 
-/// Whether a request's path `/package.Service/Method` names one of these methods, in any version of the
-/// protocol.
+/// Returns whether a request's path `/package.Service/Method` names one of these methods, in any version of
+/// the protocol.
 fn is_one_of(methods: &[&str], path: &str) -> bool {
     path.rsplit('/').next().is_some_and(|method| methods.contains(&method))
 }

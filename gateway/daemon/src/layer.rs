@@ -133,7 +133,7 @@ pub struct RpcCall {
     span: Span,
     /// Its span in a trace.
     traced: Option<trace::Span>,
-    /// When it began; `None` if it is open-ended.
+    /// Time at which it began; `None` if it is open-ended.
     began: Option<Instant>,
 }
 
@@ -175,8 +175,8 @@ impl CallObserver for RpcCall {
     }
 }
 
-/// Whether calls of this method last for as long as their clients like: streams, except those by which CRI
-/// sends a list in pieces, and the wait for a task's exit.
+/// Returns whether the duration of a call to this method is up to its client: streams, except those by which
+/// CRI sends a list in pieces, and the wait for a task's exit.
 fn is_open_ended(path: &str) -> bool {
     let is_list = path.starts_with("runtime.") && path.contains("/Stream");
     path == WAIT_TASK || (!is_list && SERVER_STREAMS.binary_search(&path).is_ok())

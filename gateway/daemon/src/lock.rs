@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a lock may outlive its holder: a child that a killed daemon was starting shares the lock's
+/// Time for which a lock may outlive its holder: a child that a killed daemon was starting shares the lock's
 /// descriptor until its exec.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -27,7 +27,7 @@ pub struct DirLock {
 #[derive(Debug, Default)]
 pub struct DirLocks(Vec<DirLock>);
 
-/// Why a directory cannot be locked.
+/// The reason why a directory cannot be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another daemon holds the lock.
@@ -62,7 +62,7 @@ pub enum LockError {
 }
 
 impl LockError {
-    /// Why `path`, which is this directory or its lock file, cannot be used.
+    /// The error of `path`, which is this directory or its lock file.
     pub(crate) fn at(dir: &Path, path: PathBuf, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::ReadOnlyFilesystem {
             return Self::ReadOnly { dir: dir.to_owned() };
@@ -123,8 +123,8 @@ impl DirLocks {
     }
 }
 
-/// Opens or creates a lock file, and tells whether it can be written. On a read-only file system, where the kernel locks
-/// files too, it cannot.
+/// Opens or creates a lock file, and returns whether it can be written. On a read-only file system, where the
+/// kernel locks files too, it cannot.
 fn open(path: &Path) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);

@@ -141,7 +141,7 @@ pub enum State {
     Up {
         /// The process.
         process: ProcessId,
-        /// Whether a predecessor started it.
+        /// True if a predecessor started it.
         adopted: bool,
         /// Its description of itself, such as a version.
         version: String,

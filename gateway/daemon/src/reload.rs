@@ -31,16 +31,16 @@ use crate::service_manager;
 use crate::wiring::{LiveSettings, ReconfigureBackend};
 use futures::future::BoxFuture;
 
-/// How many requests may wait for a reload.
+/// Maximum number of requests that wait for a reload.
 const WAITING_MAX: usize = 16;
 
-/// How often the files of certificates and tokens are looked at.
+/// Interval at which the files of certificates and tokens are checked for changes.
 const FOLLOW: Duration = Duration::from_secs(5);
 
-/// How long the files may take to be read.
+/// Limit for reading the files.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why the configuration was not reloaded.
+/// The reason why the configuration was not reloaded.
 #[derive(Debug, thiserror::Error)]
 #[error("the configuration was not reloaded and stays as it was")]
 pub struct ReloadError {
@@ -49,7 +49,8 @@ pub struct ReloadError {
     pub reason: RefusalReason,
 }
 
-/// Why a reload was refused. Each has a text of its own, with the position in the files if they are wrong.
+/// The reason why a reload was refused. Each has a text of its own, with the position in the files if they
+/// are wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum RefusalReason {
     /// The files are invalid.
@@ -114,7 +115,7 @@ struct ConfigState {
     counts: [u64; 2],
 }
 
-/// What the files say, read and checked.
+/// The content of the files, read and checked.
 struct Prepared {
     loaded: Loaded,
     effective: Effective,
@@ -132,7 +133,7 @@ impl<T: Into<RefusalReason>> From<T> for ReloadError {
 }
 
 impl ReloadError {
-    /// Whether the files have to be changed before the next attempt.
+    /// Returns whether the files have to be changed before the next attempt.
     #[must_use]
     pub const fn is_refusal(&self) -> bool {
         match self.reason {
@@ -161,7 +162,7 @@ impl Reloader {
         (handle, ReloadQueue { requests, state, sources })
     }
 
-    /// Reloads the configuration and returns the verdict. If the caller is dropped, the reload goes on.
+    /// Reloads the configuration and returns the verdict. If the caller is dropped, the reload continues.
     ///
     /// # Errors
     /// [`ReloadError`]; the former configuration is in force then.

@@ -1,4 +1,4 @@
-//! What frontends, devices and the node's part in a swarm report to operators.
+//! The reports of frontends, devices and the node's part in a swarm for operators.
 
 mod devices;
 mod frontends;

@@ -1,8 +1,8 @@
-//! Whether the daemon's own servers answer, for systemd's watchdog.
+//! The check that the daemon's own servers answer, for systemd's watchdog.
 //!
-//! Each enabled socket is asked a call that needs neither recovery nor containerd, through the server's own accept
-//! loop, by a connection that counts towards no limit. So what the check tells is whether the daemon is alive; an
-//! outage of containerd, or clients who use up the limits, do not look like the daemon's death.
+//! Each enabled socket receives a call that needs neither recovery nor containerd, through the server's own
+//! accept loop, by a connection that counts towards no limit. So the check fails only if the daemon itself
+//! hangs; an outage of containerd, or clients who use up the limits, do not fail it.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub struct SelfCheck {
     questions: Vec<Question>,
 }
 
-/// What one server is asked.
+/// The call that checks one server.
 #[derive(Debug, Clone)]
 pub struct Question {
     name: &'static str,
@@ -40,7 +40,7 @@ enum QuestionKind {
     Rpc(&'static str),
 }
 
-/// Why a server counts as dead.
+/// The reason why a server counts as dead.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     /// The connection was refused or broke.

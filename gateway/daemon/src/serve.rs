@@ -55,22 +55,22 @@ use admin::AdminListeners;
 use frontends::{FrontendSockets, Frontends};
 use processes::{NeededProcesses, ProcessStates};
 
-/// How long running operations may take when the daemon stops.
+/// Limit for running operations when the daemon stops.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// How long servers may take to close their connections after that.
+/// Limit for servers to close their connections after that.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// How long recovery waits for the logkeeper before it continues without it.
+/// Limit for which recovery waits for the logkeeper before it continues without it.
 const LOGKEEPER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The first and the longest pause between attempts to recover.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// How often a recovery that is not done is logged.
+/// Interval at which an unfinished recovery is logged.
 const SLOW_RECOVERY: Duration = Duration::from_secs(60);
 
-/// Why the daemon did not start, or ended.
+/// The reason why the daemon did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The directories cannot be used, or another daemon uses them.
@@ -120,7 +120,7 @@ pub enum ServeError {
     Part(String),
 }
 
-/// When the daemon started, and how long it waited for the locks of its directories.
+/// The time of the daemon's start, and its wait for the locks of its directories.
 #[derive(Debug, Clone, Copy)]
 struct StartTimes {
     at: Instant,

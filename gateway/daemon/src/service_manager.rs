@@ -15,7 +15,7 @@ use tokio::time::MissedTickBehavior;
 use crate::self_check::SelfCheck;
 use crate::shutdown::Shutdown;
 
-/// How many notifications wait for the service manager at most.
+/// Maximum number of notifications that wait for the service manager.
 const QUEUE: usize = 16;
 
 /// The queue of the thread that sends notifications; `None` if there is no service manager, or no thread for it.
@@ -77,7 +77,7 @@ pub async fn feed_watchdog(check: SelfCheck, shutdown: Shutdown) {
             match check.run(interval).await {
                 Ok(()) => notify(&[NotifyState::Watchdog]),
                 Err(error) => {
-                    tracing::warn!(%error, "the self-check failed; the service manager restarts the daemon if that goes on");
+                    tracing::warn!(%error, "the self-check failed; the service manager restarts the daemon if that continues");
                 }
             }
         }

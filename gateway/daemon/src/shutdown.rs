@@ -27,7 +27,7 @@ impl Shutdown {
         self.token.cancel();
     }
 
-    /// Why the daemon ends; `None` if it was asked to.
+    /// Returns the reason why the daemon ends; `None` if it was asked to.
     #[must_use]
     pub fn fault(&self) -> Option<&str> {
         self.fault.get().map(String::as_str)

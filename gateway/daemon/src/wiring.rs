@@ -173,7 +173,7 @@ pub fn kubelet_devices(
     switchyard_device_plugin::Frontend::new(scope, config).observed(observe)
 }
 
-/// What the frontends know of the objects of their owners.
+/// Returns the frontends' functions for the objects of their owners.
 #[must_use]
 pub const fn owners() -> Owners {
     Owners::new(of_owner)
@@ -207,7 +207,7 @@ fn log_of_nomad_task(_: &Sandbox, task: &Task) -> Result<LogLocation, &'static s
     match (&task.details.log_path, switchyard_nomad::log_files(&task.meta)) {
         (Some(file), _) => Ok(log_beneath(None, file)),
         (None, Some((root, name))) => Ok(LogLocation::Plain { root, dir: "alloc/logs".into(), name }),
-        (None, None) => Err("its record does not tell the directory of its allocation"),
+        (None, None) => Err("its record does not contain the directory of its allocation"),
     }
 }
 

@@ -10,9 +10,9 @@ use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
 /// The size of a pointer with what it points to beside its content: `String`, `Vec` and `BTreeMap` have three words.
 const LIST: usize = 24;
-/// The size of a number, and of what tells whether it is there.
+/// Size of a number, and of the discriminant of an optional one.
 const WORD: usize = 8;
-/// What a map has for each entry beside it: its nodes are half empty.
+/// Overhead of a map for each entry: its nodes are half empty.
 const NODE: usize = 48;
 
 /// The generated code.
@@ -123,7 +123,7 @@ impl<'a> Messages<'a> {
         Ok(())
     }
 
-    /// What is in a field; `None` for a number, which is in the struct.
+    /// Returns the kind of a field's content; `None` for a number, which is in the struct.
     fn kind(
         &self,
         name: &str,
@@ -178,7 +178,8 @@ impl<'a> Messages<'a> {
         Ok(size + oneofs.values().map(|largest| WORD + largest).sum::<usize>())
     }
 
-    /// Whether a message is behind a pointer: because it is asked for, or the message would contain itself.
+    /// Returns whether a message is behind a pointer: by request, or because the message would contain
+    /// itself.
     fn is_boxed(
         &self,
         name: &str,
@@ -194,7 +195,7 @@ impl<'a> Messages<'a> {
         Ok(self.boxed.contains(&path.as_str()) || self.contains(field.type_name(), name, &mut Vec::new())?)
     }
 
-    /// Whether a message is, or has in it without a list between, another one.
+    /// Returns whether a message is another one, or contains it without a list between.
     fn contains(&self, outer: &str, inner: &str, seen: &mut Vec<String>) -> Result<bool, String> {
         if outer == inner {
             return Ok(true);

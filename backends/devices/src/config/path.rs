@@ -34,9 +34,9 @@ pub struct PathMatch {
     pub container_path: String,
     /// The access of a task to the node; empty for the group's.
     pub permissions: String,
-    /// Whether a missing match is left out, instead of making the device unhealthy.
+    /// True if a missing match is left out, instead of making the device unhealthy.
     pub optional: bool,
-    /// How many devices of a list of paths may use the same match.
+    /// Maximum number of devices of a list of paths with the same match.
     pub limit: u16,
 }
 
@@ -123,7 +123,7 @@ impl From<&str> for Entry {
 // === impl PathMatch ===
 
 impl PathMatch {
-    /// Whether the path has wildcards.
+    /// Returns whether the path has wildcards.
     pub(crate) fn is_pattern(&self) -> bool {
         self.path.contains(['*', '?', '['])
     }

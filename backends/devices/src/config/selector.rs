@@ -37,7 +37,7 @@ pub struct PciMatch {
 // === impl UsbMatch ===
 
 impl UsbMatch {
-    /// Whether a device with these ids matches.
+    /// Returns whether a device with these ids matches.
     pub(crate) fn matches(&self, vendor: &str, product: &str, serial: Option<&str>) -> bool {
         let any_serial = self.serial.is_empty() || serial == Some(&self.serial);
         same(&self.vendor, vendor) && same(&self.product, product) && any_serial
@@ -55,7 +55,7 @@ impl UsbMatch {
 // === impl PciMatch ===
 
 impl PciMatch {
-    /// Whether a device with these ids matches; `class` has six digits.
+    /// Returns whether a device with these ids matches; `class` has six digits.
     pub(crate) fn matches(&self, vendor: &str, device: &str, class: &str) -> bool {
         let of_class =
             class.get(..self.class.len()).is_some_and(|start| start.eq_ignore_ascii_case(&self.class));

@@ -113,8 +113,8 @@ impl Specs {
         is_changed
     }
 
-    /// Whether the devices of a group are found in these files alone: nothing else on the node has to be
-    /// looked at.
+    /// Returns whether the devices of a group are found in these files alone, so that nothing else on the
+    /// node has to be scanned.
     pub(super) fn determine(&self, group: &Group) -> bool {
         let without_nodes = |kind: &String| self.listing.of_kind(kind).iter().all(|one| one.nodes.is_empty());
         group.paths.is_empty()

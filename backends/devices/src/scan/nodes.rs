@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::roots::Number;
 
-/// How deep a directory of nodes is searched, and how many entries are read.
+/// Maximum depth of the search in a directory of nodes, and maximum number of entries read.
 const DEPTH_MAX: usize = 4;
 const ENTRIES_MAX: usize = 1024;
 

@@ -12,9 +12,9 @@ use crate::roots::{Number, Roots};
 const FILE_MAX: u64 = 4096;
 /// The size of a sector in the kernel's statistics, in bytes; the same for all devices.
 const SECTOR: u64 = 512;
-/// How many parent directories of a device are searched.
+/// Maximum number of parent directories of a device that are searched.
 const ABOVE_MAX: usize = 32;
-/// How deep below a device its nodes are searched, and how many entries are read.
+/// Maximum depth of the search below a device, and maximum number of entries read.
 const BELOW_MAX: usize = 10;
 const ENTRIES_MAX: usize = 2048;
 /// The most nodes of one device.
@@ -78,8 +78,8 @@ pub(super) fn pci_bus_id(dir: &Path) -> Option<String> {
     dir.iter().rev().filter_map(|part| part.to_str()).find(|part| is_pci(part)).map(str::to_owned)
 }
 
-/// Whether a text has the form `0000:3b:00.0`. A domain has up to eight digits, such as `10000` for NVMe
-/// devices behind Intel's VMD.
+/// Returns whether a text has the form `0000:3b:00.0`. A domain has up to eight digits, such as `10000` for
+/// NVMe devices behind Intel's VMD.
 pub(super) fn is_pci(text: &str) -> bool {
     let fits = |(byte, form): (u8, u8)| if form == b'0' { byte.is_ascii_hexdigit() } else { byte == form };
     let Some((domain, rest)) = text.split_once(':') else { return false };

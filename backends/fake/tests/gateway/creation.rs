@@ -58,7 +58,7 @@ async fn cancelled_create_is_parked_for_its_retry() {
     }
     hold.release();
     let Some(EventKind::SandboxReady(id)) = events.next().await.unwrap().map(|event| event.kind) else {
-        panic!("the creation did not go on");
+        panic!("the creation did not continue");
     };
     assert_eq!(node.scope.create_sandbox(sandbox_spec("pod")).await.unwrap().id, id);
     {

@@ -74,7 +74,7 @@ impl DurableState {
 type Answered = BTreeMap<String, (Owner, LeaseToken)>;
 
 impl Life {
-    /// An orchestrator that requests a slot when it is told to.
+    /// Spawns an orchestrator that requests a slot on the signal `go`.
     fn asker(&self, owner: Owner, slot: &str, go: &watch::Receiver<bool>) -> JoinHandle<Result<Leased>> {
         let scope = self.gateway.scope(owner);
         let slots = vec![slot.to_owned()];

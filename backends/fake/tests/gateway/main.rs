@@ -1,7 +1,7 @@
 //! The gateway over the fake backend: what a frontend can rely on, and what the gateway never does to a
 //! backend.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 mod compute;
 mod creation;

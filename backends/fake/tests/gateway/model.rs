@@ -42,7 +42,7 @@ struct ModelTask {
     home: Key,
     record: u8,
     state: &'static str,
-    /// Whether the start was refused by the gateway and never reached the backend.
+    /// True if the start was refused by the gateway and never reached the backend.
     untouched: bool,
 }
 

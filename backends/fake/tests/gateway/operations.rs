@@ -1,4 +1,5 @@
-//! Which operations the gateway registers: one for each execution of a change, whoever waits for it.
+//! Tests of the operations that the gateway registers: one for each execution of a change, whoever waits for
+//! it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use switchyard_fake::{Fake, Method};
 use crate::node::{ENDLESS, FakeNode, limits, sandbox_spec, task_spec, until};
 use crate::restart::cut_off;
 
-/// What an observer was told.
+/// The events that an observer received.
 #[derive(Default)]
 struct Observed {
     operations: Mutex<Vec<String>>,

@@ -1,4 +1,4 @@
-//! Which resources are in use: a kubelet that starts is registered with these first.
+//! Tests of the list of resources in use: a kubelet that starts is registered with these first.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -280,7 +280,7 @@ async fn listed() -> (FakeNode, Operations) {
     (FakeNode { fake, gateway, scope }, operations)
 }
 
-/// How many operations wait for an earlier one.
+/// Returns the number of operations that wait for an earlier one.
 fn waiting(operations: &Operations) -> usize {
     let waits =
         |steps: &[(&str, Duration)]| steps.iter().any(|(step, _)| *step == "wait_for_earlier_operation");

@@ -30,7 +30,7 @@ fn size(path: &Path) -> u64 {
     fs::metadata(path).unwrap().len()
 }
 
-/// What the next daemon reads.
+/// Returns the leases that the next daemon reads.
 async fn found(state: &TempDir) -> Vec<StoredLease> {
     Journal::new(state.path()).load().await.unwrap()
 }
@@ -188,7 +188,7 @@ async fn full_disk_is_reported_with_path_and_nothing_is_lost() {
     fill();
     assert_eq!(journal.remove(&[token(1)]).await.unwrap_err().kind(), Kind::ResourceExhausted);
     journal.put(&lease(3)).await.unwrap();
-    assert_eq!(found(&state).await, [lease(3)], "the file is written anew as soon as there is space");
+    assert_eq!(found(&state).await, [lease(3)], "the file is rewritten as soon as there is space");
 }
 
 #[tokio::test]
@@ -328,7 +328,7 @@ proptest! {
     }
 }
 
-/// What callers do at once.
+/// Concurrent calls.
 #[derive(Debug, Clone)]
 enum Call {
     Put(u8),

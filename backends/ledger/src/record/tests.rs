@@ -1,10 +1,10 @@
-//! What is read from a journal after any damage.
+//! Tests of reading a journal after any damage.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What a test writes.
+/// An operation that a test writes.
 #[derive(Debug, Clone)]
 enum Op {
     Put(StoredLease),

@@ -25,7 +25,7 @@ fn caller(headers: &HeaderMap) -> Option<SpanContext> {
     Some(SpanContext { state: state(headers), ..context })
 }
 
-/// What the systems on the way have added, in one header or in several.
+/// Parses the trace state that the systems on the way have added, in one header or in several.
 fn state(headers: &HeaderMap) -> Option<TraceState> {
     let mut list = String::new();
     for part in headers.get_all("tracestate") {

@@ -123,8 +123,8 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a containerd with this configuration would serve the same containers at the same address as one with
-/// the wanted configuration. Pure.
+/// Returns whether a containerd with this configuration would serve the same containers at the same address
+/// as one with the wanted configuration. Pure.
 fn serves_alike(present: &str, wanted: &Table) -> bool {
     let Ok(present) = present.parse::<Table>() else { return false };
     ["version", "root", "state", "grpc"].iter().all(|key| present.get(*key) == wanted.get(*key))

@@ -14,10 +14,10 @@ use switchyard_linux::files::{self, Durable};
 /// The size in bytes above which a log is rotated.
 const LIMIT: u64 = 16 << 20;
 
-/// How much of its end is read for a message, in bytes.
+/// Bytes of its end that are read for a message.
 const TAIL: u64 = 4096;
 
-/// What takes the output of a program for which there is no space to create a log.
+/// Destination of the output of a program for which there is no space to create a log.
 const NOWHERE: &str = "/dev/null";
 
 /// The log of a program that is about to be started.
@@ -50,7 +50,7 @@ fn open(log: &Path) -> io::Result<fs::File> {
     fs::OpenOptions::new().append(true).create(true).mode(0o600).open(log)
 }
 
-/// Puts a log aside and opens a new one; if there is no space for one, the same log goes on.
+/// Renames a log and opens a new one; if there is no space for one, output continues in the same file.
 fn rotate(log: &Path) -> io::Result<fs::File> {
     let aside = log.with_extension("log.1");
     if let Err(error) = files::rename(log, &aside, Durable::No) {
@@ -59,7 +59,7 @@ fn rotate(log: &Path) -> io::Result<fs::File> {
     }
     reach(CrashPoint::LogPutAside);
     open(log).or_else(|error| {
-        tracing::warn!(log = %log.display(), %error, "cannot create the log of a managed process: the former one goes on");
+        tracing::warn!(log = %log.display(), %error, "cannot create the log of a managed process: output continues in the former one");
         files::rename(&aside, log, Durable::No)?;
         open(log)
     })

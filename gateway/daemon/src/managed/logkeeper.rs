@@ -57,7 +57,7 @@ pub async fn probe(socket: PathBuf) -> Result<String, String> {
     Ok(description(&welcome))
 }
 
-/// What is shown of a logkeeper.
+/// Returns the description of a logkeeper.
 fn description(welcome: &Welcome) -> String {
     match welcome.build.as_str() {
         "" => format!("logkeeper protocol {}", welcome.version),

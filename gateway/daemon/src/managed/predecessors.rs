@@ -51,7 +51,7 @@ fn is_running(process: ProcessId, command: &[String]) -> bool {
         && process.is_alive()
 }
 
-/// Whether a `/proc/<pid>/cmdline` is this command. Pure.
+/// Returns whether a `/proc/<pid>/cmdline` is this command. Pure.
 fn is_command(cmdline: &[u8], command: &[String]) -> bool {
     let Some(words) = cmdline.strip_suffix(&[0]) else { return false };
     words.split(|byte| *byte == 0).eq(command.iter().map(String::as_bytes))

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::State;
 
-/// How long a restart may take until the answer; the process may still come up after it.
+/// Limit for a restart until the answer; the process may still come up after it.
 const LIMIT: Duration = Duration::from_secs(25);
 
 // A request has a number, and a process serves those that were made before it was started:
@@ -33,7 +33,7 @@ pub struct Restarter {
     means: Means,
 }
 
-/// Who starts the process again.
+/// The component that starts the process again.
 #[derive(Debug, Clone)]
 enum Means {
     /// Our supervisor.
@@ -50,7 +50,7 @@ struct Supervisor {
     served: watch::Receiver<Served>,
 }
 
-/// Which requests the latest process that served was started for.
+/// The requests that the latest serving process was started for.
 #[derive(Debug, Clone, Copy, Default)]
 struct Served {
     /// The number of the latest of them.
@@ -102,7 +102,7 @@ impl Restarter {
         }
     }
 
-    /// Ends the process and waits for the next one to serve. If the caller is dropped, the restart goes on.
+    /// Ends the process and waits for the next one to serve. If the caller is dropped, the restart continues.
     ///
     /// # Errors
     /// [`RestartError`]; containers keep running in any case.

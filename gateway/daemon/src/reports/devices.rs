@@ -53,7 +53,7 @@ impl PluginHost for DeviceReport {
     }
 }
 
-/// Whether a kubelet has registered the offered resources; `None` if none is offered.
+/// Reports whether a kubelet has registered the offered resources; `None` if none is offered.
 fn kubelet(registrations: &Registrations) -> Option<Part> {
     let offered = registrations.resources();
     let followed = registrations.followed();
@@ -69,7 +69,7 @@ fn kubelet(registrations: &Registrations) -> Option<Part> {
     Some(Part::optional("kubelet devices", condition))
 }
 
-/// Whether vendors' device plugins can register, and the registered ones are connected.
+/// Reports whether vendors' device plugins can register, and the registered ones are connected.
 fn device_plugins(report: &Report) -> Part {
     let away = report.plugins.iter().filter(|plugin| plugin.state != PluginState::Connected);
     let away: Vec<_> =

@@ -10,7 +10,7 @@ use switchyard_operator::metrics::ReportedFigures;
 use switchyard_operator::status::{Condition, Part};
 use switchyard_streaming::Sessions;
 
-/// Whether a server serves. Clones share it.
+/// State of a server: whether it serves. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Serving(Arc<AtomicBool>);
 

@@ -21,7 +21,7 @@ use crate::credentials::MetricsCredentials;
 use crate::reload::Reloader;
 use crate::self_check::Question;
 
-/// How many connections to an address may wait to be accepted.
+/// Maximum number of connections to an address that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
 /// The listeners. Connections queue until they are served.

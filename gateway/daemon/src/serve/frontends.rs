@@ -32,7 +32,7 @@ use crate::wiring::{self, LiveSettings};
 /// The CRI methods that query the status of the daemon.
 const CRI_AT_ONCE: &[&str] = &["Version", "Status"];
 
-/// The CRI method that tells whether the server is alive.
+/// The CRI method used as liveness check.
 const CRI_LIVENESS: &str = "/runtime.v1.RuntimeService/Version";
 
 /// The sockets of the enabled frontends.
@@ -130,7 +130,7 @@ impl Frontends {
         Self { cri, nomad, swarm }
     }
 
-    /// What they report, in the order of display.
+    /// Returns their reporters, in the order of display.
     pub(super) fn reporters(&self) -> Vec<Arc<dyn Reporter>> {
         let mut reporters: Vec<Arc<dyn Reporter>> = Vec::new();
         if let Some(cri) = &self.cri {

@@ -35,7 +35,7 @@ pub(super) type ProcessStates = (Option<watch::Receiver<State>>, watch::Receiver
 // === impl NeededProcesses ===
 
 impl NeededProcesses {
-    /// What the configuration says of both.
+    /// Creates the processes that the configuration names.
     pub(super) fn new(config: &Config) -> Self {
         let containerd = (config.containerd.mode == ContainerdMode::Managed)
             .then(|| NeededProcess::new("containerd", ContainerdMode::Managed));
@@ -48,7 +48,7 @@ impl NeededProcesses {
         (containerd, self.logkeeper.state.clone())
     }
 
-    /// What they report, and how they are restarted.
+    /// Returns the handles by which they report and are restarted.
     pub(super) fn restarters(&self) -> Vec<Arc<dyn RestartableProcess>> {
         let both = self.containerd.iter().chain([&self.logkeeper]);
         both.map(|process| Arc::new(process.restarter.clone()) as _).collect()

@@ -25,7 +25,7 @@ const LOGS: [&str; 2] = ["json-file", "local"];
 /// The drivers of volumes that tasks may have.
 const VOLUMES: [&str; 1] = ["local"];
 
-/// How long a pull may take: an image of some gigabytes over a slow link.
+/// Limit for a pull: an image of some gigabytes over a slow link.
 const PULL_LIMIT: Duration = Duration::from_secs(1800);
 
 /// Makes executors that run tasks by the gateway.
