@@ -14,7 +14,7 @@ use switchyard_tests::host::random_bytes;
 #[derive(Debug, Parser)]
 #[command(bin_name = "tests/chaos")]
 struct Args {
-    /// How often something is killed
+    /// Number of kills
     #[arg(long, value_name = "N", default_value_t = 100)]
     kills: u32,
     /// Repeats the order of kills and the clients' choices of another run; random by default

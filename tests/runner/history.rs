@@ -1,4 +1,4 @@
-//! What git tells of a checkout: which shard its commit has, and what was changed lately.
+//! The state of a checkout in git: the shard of its commit, and the files that were changed lately.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::process::Command;
 
 use switchyard_tests::shards::Shard;
 
-/// How many commits count as lately.
+/// Number of the last commits that count as recent.
 const LATELY: &str = "20";
 
 /// The directories with what is slow.
 const TESTS: [&str; 2] = ["tests/it/", "tests/guest/"];
 
-/// How many files there a commit may change. One that changes more, as a renamed fixture does, would make each run a whole one until it
-/// is no longer among the last commits.
+/// Maximum number of files that a recent commit may change. One that changes more, as a renamed fixture does,
+/// would make each run a whole one until it is no longer among the last commits.
 const SWEEP: usize = 20;
 
 /// The shard of a checkout, and why it is that one.
@@ -21,11 +21,11 @@ pub(crate) fn shard(root: &Path) -> (Shard, String) {
     let head = git(root, &["rev-parse", "HEAD"]);
     match head.as_deref().and_then(|hash| Some((Shard::of_commit(hash)?, hash))) {
         Some((shard, hash)) => (shard, format!("the one of commit {}", &hash[..hash.len().min(12)])),
-        None => (Shard::default(), "there is no history that would tell another".to_owned()),
+        None => (Shard::default(), "there is no history to derive another from".to_owned()),
     }
 }
 
-/// What was changed lately.
+/// The recent changes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     /// The files that the last commits changed, or that differ from the last of them; none without history.
@@ -34,7 +34,7 @@ pub(crate) struct Changes {
     pub(crate) sweeps: Vec<String>,
 }
 
-/// What was changed lately in a checkout.
+/// Returns the recent changes in a checkout.
 pub(crate) fn changes(root: &Path) -> Changes {
     // A commit without a parent adds all files: the first one, and where a shallow clone is cut off.
     let log = ["log", "-n", LATELY, "--min-parents=1", "--name-only", "--format=commit %h"];
@@ -65,7 +65,7 @@ impl Changes {
     }
 }
 
-/// What git prints; `None` if it fails, as in an unpacked archive.
+/// Returns git's output; `None` if it fails, as in an unpacked archive.
 fn git(root: &Path, words: &[&str]) -> Option<String> {
     // The checkout may belong to the user who calls sudo.
     let safe = format!("safe.directory={}", root.display());

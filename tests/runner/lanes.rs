@@ -1,4 +1,4 @@
-//! What runs side by side, and what runs afterwards.
+//! The lanes that run side by side, and the stages that run afterwards.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use crate::summary::Summary;
 /// The parts of the benchmark that every run does: that it works. What it measures of a build for tests says nothing.
 const BENCHMARK: [&str; 3] = ["--quick", "--only", "pods,streams,tasks,pulls"];
 
-/// What the tests of one build are run with.
+/// The inputs for running the tests of one build.
 #[derive(Debug)]
 pub(crate) struct Lanes<'a> {
     /// The programs of the build.
@@ -25,7 +25,7 @@ pub(crate) struct Lanes<'a> {
     pub(crate) root: &'a Path,
     /// The directory for what is printed.
     pub(crate) logs: &'a Path,
-    /// What cargo wrote of the build.
+    /// Cargo's messages about the build.
     pub(crate) built: &'a Path,
 }
 
@@ -182,14 +182,15 @@ fn display(program: &OsStr) -> std::path::Display<'_> {
     Path::new(program).display()
 }
 
-/// Which points of lists the integration tests take.
+/// Returns the points of lists that the integration tests take.
 fn points(plan: &Plan) -> Vec<(&'static str, String)> {
     let Some(shard) = plan.shard else { return Vec::new() };
     let whole: Vec<&str> = plan.whole.iter().copied().collect();
     vec![(SHARD_VARIABLE, shard.to_string()), (WHOLE_VARIABLE, whole.join(":"))]
 }
 
-/// How many tests run at a time: each waits for some of its time, so there are two for each processor.
+/// Returns the number of concurrent tests: each waits for some of its time, so there are two for each
+/// processor.
 fn threads() -> usize {
     let given = std::env::var("RUST_TEST_THREADS").ok().and_then(|text| text.parse().ok());
     given.unwrap_or_else(|| 2 * thread::available_parallelism().map_or(2, std::num::NonZero::get))

@@ -1,8 +1,9 @@
-//! What `tests/run` does after the build: the tests, and what one shard of eight has of what is slow.
+//! The program that `tests/run` starts after the build: the tests, and one shard of eight of the slow items.
 //!
-//! Three lanes run side by side, as the integration tests leave a part of the processors idle: the integration tests; the tests of
-//! the crates, then the benchmark and the documentation; and what makes the roots of other suites of Debian. The guest and the
-//! tests in those roots come afterwards, one after the other. Everything is run, also after something has failed.
+//! Three lanes run side by side, as the integration tests leave a part of the processors idle: the
+//! integration tests; the tests of the crates, then the benchmark and the documentation; and the construction
+//! of the roots of other suites of Debian. The guest and the tests in those roots come afterwards, one after
+//! the other. Everything is run, also after something has failed.
 #![expect(clippy::print_stdout, reason = "what it prints is what a person or a CI job reads")]
 
 mod artifacts;
@@ -25,7 +26,7 @@ use summary::Summary;
 /// Runs the tests that a build has made.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// What `cargo build --message-format=json` wrote of the whole workspace.
+    /// Output of `cargo build --message-format=json` for the whole workspace.
     #[arg(long)]
     built: PathBuf,
     /// Everything.

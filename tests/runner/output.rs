@@ -1,17 +1,17 @@
-//! What a program of tests prints, as libtest writes it.
+//! The output of a program of tests, in libtest's format.
 
 use std::time::Duration;
 
-/// What a program of tests said at its end, and how long each test took.
+/// The summary at the end of a program of tests, and the duration of each test.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Report {
-    /// How many tests passed.
+    /// Number of tests that passed.
     pub(crate) passed: usize,
     /// The tests that failed.
     pub(crate) failed: Vec<String>,
-    /// How long each test took that passed.
+    /// Duration of each test that passed.
     pub(crate) times: Vec<(Duration, String)>,
-    /// Whether the program came to its end: nothing else is known of those tests whose end it did not print.
+    /// True if the program came to its end: otherwise nothing is known of tests whose end it did not print.
     pub(crate) ended: bool,
 }
 

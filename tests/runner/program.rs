@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use crate::artifacts::TestProgram;
 use crate::output::Report;
 
-/// How often the file is looked at.
+/// Interval at which the file is read.
 const POLL: Duration = Duration::from_millis(50);
 
-/// How long a program may print nothing. The longest test takes two minutes, and each end of one is a line.
+/// Maximum time for which a program may print nothing. The longest test takes two minutes, and each end of
+/// one is a line.
 const SILENCE: Duration = Duration::from_secs(20 * 60);
 
-/// How a program is run.
+/// The parameters for running a program.
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
     /// The program.
@@ -25,27 +26,27 @@ pub(crate) struct Run<'a> {
     pub(crate) arguments: Vec<String>,
     /// Variables of its environment.
     pub(crate) variables: Vec<(&'static str, String)>,
-    /// How many of its tests run at a time.
+    /// Maximum number of its tests that run concurrently.
     pub(crate) threads: usize,
     /// The file for what it prints.
     pub(crate) log: PathBuf,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Whether all passed.
+    /// True if all passed.
     pub(crate) passed: bool,
-    /// What was printed of the tests.
+    /// The printed results of the tests.
     pub(crate) report: Report,
-    /// How it ended, unless all passed.
+    /// The end of the program, unless all passed.
     pub(crate) end: String,
     /// The file with what it printed.
     pub(crate) log: PathBuf,
 }
 
 impl Outcome {
-    /// Which tests failed, or else how the program ended.
+    /// Returns the tests that failed, or else how the program ended.
     pub(crate) fn failure(&self) -> String {
         if self.report.failed.is_empty() { self.end.clone() } else { self.report.failed.join(", ") }
     }
@@ -60,7 +61,7 @@ impl Run<'_> {
         let log = File::create(&self.log)?;
         let mut child = Command::new(&self.program.path)
             .args(&self.arguments)
-            // libtest tells how long each test takes only to those who ask for what is unstable.
+            // libtest reports the duration of each test only with unstable options.
             .args(["-Z", "unstable-options", "--report-time"])
             .env("RUSTC_BOOTSTRAP", "1")
             .env("RUST_TEST_THREADS", self.threads.to_string())

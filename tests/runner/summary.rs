@@ -1,4 +1,4 @@
-//! What a run tells at its end: how long each stage took, what failed, and what was left to other shards.
+//! The summary of a run: the duration of each stage, the failures, and the items left to other shards.
 
 use std::fmt::Write;
 use std::fs;
@@ -13,10 +13,10 @@ use crate::program::Outcome;
 /// From which time on a test belongs into the table of what is slow.
 const SLOW_FROM: Duration = Duration::from_secs(15);
 
-/// How many of the slowest tests are named.
+/// Number of the slowest tests that are named.
 const SLOWEST: usize = 20;
 
-/// What has been seen so far.
+/// The results so far.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     stages: Vec<(Option<Duration>, String)>,

@@ -31,9 +31,9 @@ use crate::root::PrivateRoot;
 
 /// The image that tests of the fixture run.
 const IMAGE: &str = "library/busybox:latest";
-/// How long the logkeeper may take to listen.
+/// Limit for the logkeeper to listen.
 const START: Duration = Duration::from_secs(30);
-/// How long content and snapshots that belong to no image may take to be removed.
+/// Limit for the removal of content and snapshots that belong to no image.
 const CLEAR_LIMIT: Duration = Duration::from_secs(20);
 
 /// A backend under test with the containerd, logkeeper and registry that it works on. If no test failed,

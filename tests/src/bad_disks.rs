@@ -18,8 +18,8 @@ use crate::prereq;
 /// The size of an [`Ext4Disk`], in bytes; its file is sparse.
 const EXT4_SIZE: u64 = 512 << 20;
 
-/// How long it may take until nobody has an [`Ext4Disk`] mounted any more: a daemon that starts keeps a copy of all mounts for up
-/// to ten seconds.
+/// Limit until nobody has an [`Ext4Disk`] mounted any more: a daemon that starts keeps a copy of all mounts
+/// for up to ten seconds.
 const REPAIR_LIMIT: Duration = Duration::from_secs(40);
 
 /// Files that fill a disk; dropping this removes them.
@@ -174,7 +174,7 @@ impl Ext4Disk {
         format!("{}:{}", major(device), minor(device))
     }
 
-    /// What the kernel shows of it.
+    /// Returns its directory in sysfs.
     #[track_caller]
     fn in_sysfs(&self) -> PathBuf {
         let link = fs::read_link(format!("/sys/dev/block/{}", self.device()));
@@ -182,8 +182,8 @@ impl Ext4Disk {
         Path::new("/sys/fs/ext4").join(link.file_name().expect("a device has a name"))
     }
 
-    /// Lets the kernel find an error in it: from now on it refuses writes, also to files that are open, until it is mounted
-    /// anew.
+    /// Makes the kernel find an error in it: from now on it refuses writes, also to files that are open,
+    /// until it is mounted again.
     ///
     /// # Panics
     /// If it is not mounted.
@@ -192,7 +192,7 @@ impl Ext4Disk {
         fs::write(self.in_sysfs().join("trigger_fs_error"), "1").expect("root can trigger an error");
     }
 
-    /// Checks it and mounts it anew, as the next boot does.
+    /// Checks it and mounts it again, as the next boot does.
     ///
     /// # Panics
     /// If anything still uses it.

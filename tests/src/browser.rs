@@ -26,7 +26,7 @@ mod contrast;
 use connection::Connection;
 pub use contrast::TextContrast;
 
-/// How long Chromium may take to start, beside other tests.
+/// Limit for Chromium to start, beside other tests.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// A running browser. Dropping it ends all of its processes.
@@ -38,12 +38,12 @@ pub struct Browser {
     _profile: Scratch,
 }
 
-/// How a page is looked at.
+/// The conditions under which a page is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Viewport {
     /// In CSS pixels.
     pub width: u32,
-    /// Whether the user prefers dark pages.
+    /// True if the user prefers dark pages.
     pub is_dark: bool,
 }
 
@@ -201,7 +201,7 @@ impl BrowserPage<'_> {
         events.filter_map(|event| event["request"]["url"].as_str().map(str::to_owned)).collect()
     }
 
-    /// What the browser has complained about since the page was made, such as violations of its policy.
+    /// Returns the browser's complaints since the page was made, such as violations of its policy.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
         let events = self.connection.events(&self.session, "Log.entryAdded");
@@ -216,7 +216,7 @@ impl BrowserPage<'_> {
         (width(&metrics["cssContentSize"]["width"]), width(&metrics["cssLayoutViewport"]["clientWidth"]))
     }
 
-    /// What a screen reader finds.
+    /// Returns the nodes that a screen reader finds.
     #[track_caller]
     pub fn accessible(&mut self) -> Vec<AccessibleNode> {
         let tree = self.call("Accessibility.getFullAXTree", &json!({}));
@@ -228,7 +228,7 @@ impl BrowserPage<'_> {
             .collect()
     }
 
-    /// The contrast of every text to what is behind it.
+    /// Returns the contrast of every text to its background.
     #[track_caller]
     pub fn contrasts(&mut self) -> Vec<TextContrast> {
         let snapshot = self.snapshot();

@@ -39,7 +39,7 @@ const CLEAN_LIMIT: Duration = Duration::from_secs(60);
 pub struct Settings {
     /// The number of kills.
     pub kills: u32,
-    /// Whether containerd is external; then the run restarts it after a kill, as a service manager would.
+    /// True if containerd is external; then the run restarts it after a kill, as a service manager would.
     pub external: bool,
     /// The seed of all random choices.
     pub seed: u64,
@@ -49,7 +49,7 @@ pub struct Settings {
     pub pauses_ms: (u64, u64),
     /// Additional configuration of the daemon, as TOML.
     pub config: String,
-    /// Where the logs of the daemon, containerd and the logkeeper are copied to, if anywhere.
+    /// Destination of the copied logs of the daemon, containerd and the logkeeper, if any.
     pub logs: Option<PathBuf>,
 }
 

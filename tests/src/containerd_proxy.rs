@@ -45,7 +45,7 @@ pub struct ContainerdProxy {
     _runtime: Runtime,
 }
 
-/// How the proxy differs from the containerd behind it.
+/// The deviations of the proxy from the containerd behind it.
 #[derive(Debug, Default)]
 struct ProxyBehaviour {
     version: Option<String>,
@@ -60,7 +60,7 @@ struct ProxyBehaviour {
     sandboxes: Option<Sandboxes>,
 }
 
-/// Calls that the proxy holds. Dropping this lets them go on.
+/// Calls that the proxy holds. Dropping this lets them continue.
 #[derive(Debug)]
 pub struct HeldCalls {
     behaviour: Arc<Mutex<ProxyBehaviour>>,
@@ -69,7 +69,7 @@ pub struct HeldCalls {
 }
 
 impl HeldCalls {
-    /// Whether a call is held.
+    /// Returns whether a call is held.
     #[must_use]
     pub fn has_call(&self) -> bool {
         *self.told.borrow()
@@ -168,7 +168,8 @@ impl ContainerdProxy {
         lock(&self.behaviour).failing = parts.iter().map(|part| ((*part).to_owned(), error)).collect();
     }
 
-    /// From now on holds calls whose path contains `part` until the answer is dropped; it tells whether one is held.
+    /// Holds calls whose path contains `part` from now on, until the answer is dropped; it reports whether
+    /// one is held.
     #[must_use]
     pub fn hold(&self, part: &str) -> HeldCalls {
         let (received, told) = watch::channel(false);
@@ -254,7 +255,7 @@ async fn answer(channel: Channel, shape: &Mutex<ProxyBehaviour>, request: Reques
     }
 }
 
-/// Waits until the test lets calls of this path go on.
+/// Waits until the test lets calls of this path continue.
 async fn wait_while_held(shape: &Mutex<ProxyBehaviour>, path: &str) {
     loop {
         let held = lock(shape).held.iter().find(|(part, _)| path.contains(part)).map(|(_, held)| {

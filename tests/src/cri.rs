@@ -19,9 +19,9 @@ mod node;
 
 mod images;
 
-/// How long one call may take.
+/// Limit for one call.
 const CALL_LIMIT: Duration = Duration::from_secs(90);
-/// How long a container may take to end by itself.
+/// Limit for a container to end by itself.
 const EXIT_LIMIT: Duration = Duration::from_secs(30);
 /// The largest answer that is taken, in bytes: what kubelets take.
 const MAX_ANSWER: usize = 16 << 20;
@@ -132,7 +132,7 @@ impl Cri {
             .map(|answer| answer.pod_sandbox_id)
     }
 
-    /// What the verbose `PodSandboxStatus` says beyond the status: JSON.
+    /// Returns the JSON that the verbose `PodSandboxStatus` has beyond the status.
     ///
     /// # Panics
     /// When the pod does not exist.
@@ -144,7 +144,7 @@ impl Cri {
         answer.expect("the pod exists").info.remove("info").unwrap_or_default()
     }
 
-    /// What the verbose `ContainerStatus` says beyond the status: JSON.
+    /// Returns the JSON that the verbose `ContainerStatus` has beyond the status.
     ///
     /// # Panics
     /// When the container does not exist.
@@ -336,7 +336,7 @@ impl Cri {
         self.runtime(async |mut client| client.exec_sync(request).await)
     }
 
-    /// What `sh -c script` prints in the container, without its last newline.
+    /// Returns the output of `sh -c script` in the container, without its last newline.
     ///
     /// # Panics
     /// When the call fails or the script does not end with 0.

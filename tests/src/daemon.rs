@@ -19,13 +19,13 @@ use crate::http;
 use crate::prereq;
 use crate::root::PrivateRoot;
 
-/// How long a start may take: a machine under test load starts containerd slowly.
+/// Limit for a start: a machine under test load starts containerd slowly.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// How long the daemon may take to stop when asked to.
+/// Limit for the daemon to stop when asked to.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
-/// How long it may take until it reaches a step where it is to die.
+/// Limit for it to reach a step where it is to die.
 const REACH_LIMIT: Duration = Duration::from_secs(30);
-/// How many lines of the log a failed test shows.
+/// Number of lines of the log that a failed test shows.
 const TAIL: usize = 80;
 
 /// A running daemon. Dropping it kills it; what it started lives on until its [`PrivateRoot`] is dropped.
@@ -343,7 +343,7 @@ pub fn binary() -> PathBuf {
     path
 }
 
-/// Whether the binary was built with the feature `faults`. It is searched once: it has 100 MB.
+/// Returns whether the binary was built with the feature `faults`. It is searched once: it has 100 MB.
 fn has_faults() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {

@@ -12,14 +12,14 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What dpkg is asked about each package; a line for each.
+/// Format of dpkg's output: a line for each package.
 const FORMAT: &str =
     "${Package}\t${db:Status-Status}\t${Essential}\t${Priority}\t${Pre-Depends}, ${Depends}\t${Provides}\n";
-/// Where dpkg notes which of several programs has a name that they share.
+/// Directory in which dpkg notes which of several programs has a name that they share.
 const ALTERNATIVES: &str = "/var/lib/dpkg/alternatives";
-/// Where programs are.
+/// Directories of programs.
 const PROGRAMS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"];
-/// What is only for people to read.
+/// Files that only people read.
 const UNUSED: [&str; 3] = ["/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/"];
 
 /// Enters a root and runs a program: `sh -c ENTER sh ROOT DIRECTORY... -- PROGRAM ARGUMENT...`, in a mount
@@ -60,7 +60,7 @@ pub struct PackageDatabase {
 struct PackageEntry {
     /// Every Debian installation has it.
     base: bool,
-    /// Of each of these, one is needed.
+    /// Alternatives of each dependency; one of them is needed.
     dependencies: Vec<Vec<String>>,
 }
 
@@ -69,7 +69,7 @@ struct PackageEntry {
 struct Alternative {
     /// The name in `/etc/alternatives`, and the link to it.
     links: Vec<(String, PathBuf)>,
-    /// What may be behind each of the links, in their order; empty for none.
+    /// Candidates for the target of each link, in their order; empty for none.
     candidates: Vec<Vec<PathBuf>>,
 }
 
@@ -118,7 +118,7 @@ impl PackageDatabase {
         Self { packages, provided, alternatives: Vec::new() }
     }
 
-    /// Whether this package is installed.
+    /// Returns whether this package is installed.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.packages.contains_key(name)
@@ -159,7 +159,7 @@ impl PackageDatabase {
         found
     }
 
-    /// Which package is there for one of these names: the first that can be, as apt would choose.
+    /// Chooses a package for one of these names: the first possible one, as apt would choose.
     fn choose<'a>(&'a self, need: &'a [String]) -> Option<&'a String> {
         let real = need.iter().find(|name| self.packages.contains_key(*name));
         real.or_else(|| need.iter().find_map(|name| self.provided.get(name)?.first()))
@@ -215,13 +215,13 @@ impl Alternative {
 // === impl FreshDebian ===
 
 impl FreshDebian<'_> {
-    /// Whether it has this package.
+    /// Returns whether it has this package.
     #[must_use]
     pub fn has_package(&self, name: &str) -> bool {
         self.packages.contains(name)
     }
 
-    /// Whether it has a program of this name, or at this path.
+    /// Returns whether it has a program of this name, or at this path.
     #[must_use]
     pub fn has_program(&self, program: &str) -> bool {
         if program.starts_with('/') {
@@ -290,7 +290,7 @@ impl FreshDebian<'_> {
     }
 }
 
-/// Where a path of the machine is in a root.
+/// Returns the path in a root that corresponds to a path of the machine.
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").expect("dpkg names whole paths"))
 }

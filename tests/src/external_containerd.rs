@@ -11,7 +11,7 @@ use crate::host::eventually;
 use crate::prereq;
 use crate::root::PrivateRoot;
 
-/// How long containerd may take to listen.
+/// Limit for containerd to listen.
 const START: Duration = Duration::from_secs(30);
 
 /// A running containerd whose files are in a private root, at the paths that a managed one uses. Dropping it

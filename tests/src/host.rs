@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 /// The interval at which a condition is polled.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Sets the flag when it is dropped: threads of a scope that go on until then end also when the test fails meanwhile,
-/// which would wait for them otherwise.
+/// Sets the flag when it is dropped: otherwise a failed test would wait for threads of a scope that continue
+/// until then.
 #[derive(Debug)]
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
@@ -79,8 +79,8 @@ pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
     }
 }
 
-/// How many times a test does something: what an environment variable says, or else a number that suits a run of all
-/// tests.
+/// Returns how many times a test repeats something: the value of an environment variable, or else a number
+/// that suits a run of all tests.
 ///
 /// # Panics
 /// When the variable is no number.
@@ -98,7 +98,7 @@ pub fn number(variable: &str, default: usize) -> usize {
 /// When there is none.
 #[must_use]
 pub fn block_device() -> String {
-    let names = fs::read_dir("/sys/block").expect("the kernel tells its block devices");
+    let names = fs::read_dir("/sys/block").expect("the kernel lists its block devices");
     let mut names: Vec<_> = names.map(|entry| entry.expect("it can be read").file_name()).collect();
     names.sort();
     let mut devices = names.iter().map(|name| Path::new("/dev").join(name));

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a connection may stay without data before a request fails.
+/// Limit for a connection without data before a request fails.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// An answer, with its body decoded.

@@ -22,7 +22,7 @@ pub const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n\
 pub const GROUP: &str = "root:x:0:\ndaemon:x:1:\naudio:x:29:app\nwww-data:x:33:\nvideo:x:44:app,www-data\n\
     users:x:100:\napp:x:1000:\nnogroup:x:65534:\n";
 
-/// Which of the two families of media types an image uses.
+/// The family of media types that an image uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Family {
     /// `application/vnd.oci.image.*`.
@@ -50,7 +50,7 @@ pub struct Layer {
     pub bytes: Vec<u8>,
     /// The digest of the tar archive.
     pub diff_id: String,
-    /// Whether `bytes` are compressed with gzip, or the archive itself.
+    /// True if `bytes` are compressed with gzip; otherwise they are the archive itself.
     pub gzip: bool,
 }
 

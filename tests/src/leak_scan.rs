@@ -84,7 +84,7 @@ impl LeakScan {
         Self { findings }
     }
 
-    /// Whether nothing was found.
+    /// Returns whether nothing was found.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
@@ -110,7 +110,8 @@ fn is_shim(process: &Process) -> bool {
     process.command.split(' ').next().is_some_and(|name| name.contains("containerd-shim"))
 }
 
-/// What containerd holds for pods and for operations in progress; a line with the error if it cannot be asked.
+/// Lists the objects that containerd holds for pods and for operations in progress; a line with the error if
+/// it does not answer.
 #[must_use]
 pub fn in_containerd(socket: &Path, namespace: &str) -> Vec<String> {
     findings_or_error(store::ask(socket, namespace, async |store: Store| {

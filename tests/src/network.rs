@@ -85,7 +85,7 @@ impl TestNetwork {
         &self.bridge
     }
 
-    /// Where its addresses are counted.
+    /// Returns the directory in which its addresses are allocated.
     #[must_use]
     pub fn data_dir(&self) -> &Path {
         &self.data_dir
@@ -103,7 +103,7 @@ impl TestNetwork {
         self.address(1)
     }
 
-    /// Whether the address is one of the subnet.
+    /// Returns whether the address is one of the subnet.
     #[must_use]
     pub fn contains(&self, address: Ipv4Addr) -> bool {
         address.octets()[..3] == self.subnet
@@ -215,7 +215,7 @@ fn gateway_bridge(digits: &str) -> String {
     format!("swtb{digits}")
 }
 
-/// What is still in use of these networks, as [`TestNetwork::in_use`] tells.
+/// Lists the objects of these networks that are still in use, as [`TestNetwork::in_use`] does.
 #[must_use]
 pub fn in_use(networks: &[&TestNetwork]) -> Vec<String> {
     let v4 = PacketRules::read("iptables");

@@ -27,7 +27,7 @@ pub use pod::{TestPod, log_content};
 
 /// The image that every node has pulled.
 const IMAGE: &str = "library/busybox:latest";
-/// How long the daemon may take to clean up after a killed predecessor.
+/// Limit for the daemon to clean up after a killed predecessor.
 const CLEAR_LIMIT: Duration = Duration::from_secs(20);
 
 /// A daemon with everything that it needs. If no test failed, dropping it fails when anything is left behind.
@@ -139,7 +139,7 @@ impl TestNode {
         self.command(words).output().expect("the binary exists")
     }
 
-    /// What such a command prints, which must succeed.
+    /// Returns the output of such a command, which must succeed.
     ///
     /// # Panics
     /// If it fails.

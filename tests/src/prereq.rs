@@ -11,7 +11,7 @@ const SYSTEM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 const CNI_PLUGINS: [&str; 7] =
     ["bridge", "host-local", "loopback", "portmap", "firewall", "bandwidth", "tuning"];
 
-/// Where Debian's package puts the CNI plugins.
+/// Directory of the CNI plugins in Debian's package.
 pub const CNI_BIN_DIR: &str = "/usr/lib/cni";
 
 /// The full path of `program`.

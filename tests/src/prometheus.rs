@@ -14,11 +14,11 @@ use url::form_urlencoded::byte_serialize;
 use crate::host::eventually;
 use crate::{http, prereq};
 
-/// How long Prometheus may take to start.
+/// Limit for Prometheus to start.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// How many seconds a minute of the shipped rules has in a test. Scrapes are two seconds apart, so a rate over
-/// five minutes has five of them.
+/// Seconds for which a minute of the shipped rules stands in a test. Scrapes are two seconds apart, so a rate
+/// over five minutes has five of them.
 const MINUTE: u64 = 2;
 
 /// The files that are taken over, some of them changed.
@@ -51,7 +51,7 @@ pub struct ScrapedNode<'a> {
     pub authority: &'a Path,
     /// Its bearer token.
     pub token: &'a str,
-    /// Whether a kubelet of it is scraped: `none` or `scraped`.
+    /// State of the scrape of its kubelet: `none` or `scraped`.
     pub kubelet: &'a str,
 }
 

@@ -12,7 +12,7 @@ use crate::registry_proxy::{Access, RegistryProxy};
 use crate::scratch::Scratch;
 use crate::{http, prereq};
 
-/// How often another port is tried when somebody took the chosen one first.
+/// Number of tries with another port when somebody took the chosen one first.
 const PORT_TRIES: usize = 5;
 
 /// A running registry; it ends, with all it holds, when this is dropped.

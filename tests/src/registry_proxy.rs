@@ -17,10 +17,10 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::http::head_length;
 
-/// How long a connection may be idle, or a request be held, before the proxy closes the connection.
+/// Limit for an idle connection and for a held request, after which the proxy closes the connection.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Who may pull.
+/// The clients that may pull.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Everybody, without credentials.
@@ -118,7 +118,7 @@ impl RegistryProxy {
         Self { address, shared, acceptor: Some(acceptor) }
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -136,7 +136,7 @@ impl RegistryProxy {
         self.shared.lock().heads.clone()
     }
 
-    /// How many requests so far contain `part`.
+    /// Returns the number of requests so far that contain `part`.
     #[must_use]
     pub fn count(&self, part: &str) -> usize {
         self.shared.lock().requests.iter().filter(|request| request.contains(part)).count()

@@ -172,7 +172,7 @@ impl PrivateRoot {
     #[must_use]
     pub fn managed(&self, name: &str) -> Option<Pid> {
         let text = fs::read_to_string(self.run().join(format!("{name}/{name}.pid"))).ok()?;
-        // The second field tells the process from a later one with the same id.
+        // The second field distinguishes the process from a later one with the same id.
         text.split_whitespace().next()?.parse().ok().map(Pid::from_raw)
     }
 

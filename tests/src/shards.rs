@@ -1,9 +1,11 @@
-//! What is slow is divided into eight *shards*, of which a run of the tests takes one, beside all that is quick.
+//! Division of the slow tests into eight *shards*, of which a run of the tests takes one, beside all that is
+//! quick.
 //!
-//! [`SLOW`] lists what is slow, each with its shard. Lists of kill points ([`KILL_LISTS`]) are in every shard: each takes every
-//! eighth point of them. The program in `tests/runner` decides which shard a run takes, and tells the integration tests by two
-//! variables: [`SHARD_VARIABLE`], and [`WHOLE_VARIABLE`] for lists whose source was changed lately. Without the variables, as when
-//! a developer runs one test, all points are taken.
+//! [`SLOW`] lists the slow items, each with its shard. Lists of kill points ([`KILL_LISTS`]) are in every
+//! shard: each takes every eighth point of them. The program in `tests/runner` decides which shard a run
+//! takes, and passes it to the integration tests in two variables: [`SHARD_VARIABLE`], and [`WHOLE_VARIABLE`]
+//! for lists whose source was changed lately. Without the variables, as when a developer runs one test, all
+//! points are taken.
 
 mod plan;
 mod table;
@@ -15,10 +17,10 @@ use std::sync::OnceLock;
 pub use plan::{Extent, Plan};
 pub use table::{EVERY_RUN, KILL_LISTS, KNOWN_FAILURES, ROOT_PARTS, SLOW};
 
-/// How many shards there are.
+/// Number of shards.
 pub const SHARDS: u8 = 8;
 
-/// The variable that tells the integration tests which shard they run in: a number from 0 to 7.
+/// The variable with the shard of the integration tests: a number from 0 to 7.
 pub const SHARD_VARIABLE: &str = "SWITCHYARD_SHARD";
 
 /// The variable that names the sources, separated by colons, whose lists of kill points are taken whole.
@@ -38,7 +40,7 @@ impl Shard {
     /// The shard of a commit: its hash modulo 8; `None` if this is no hash.
     #[must_use]
     pub fn of_commit(hash: &str) -> Option<Self> {
-        // 16 is a multiple of 8, so the last digit tells.
+        // 16 is a multiple of 8, so the last digit decides.
         let digit = hash.chars().last().and_then(|digit| digit.to_digit(16))?;
         Self::new(u8::try_from(digit % u32::from(SHARDS)).ok()?)
     }
@@ -54,7 +56,7 @@ impl Shard {
         (0..SHARDS).map(Self)
     }
 
-    /// Whether it takes the point with this index of a list.
+    /// Returns whether it takes the point with this index of a list.
     #[must_use]
     pub fn takes(self, index: usize) -> bool {
         index % usize::from(SHARDS) == usize::from(self.0)
@@ -70,11 +72,11 @@ impl fmt::Display for Shard {
 /// Something slow, which one shard of eight runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Slow {
-    /// What it is.
+    /// The item.
     pub what: What,
     /// The number of its shard.
     pub shard: u8,
-    /// How long it takes, in seconds, on two processors: beside three others for a test, alone for the rest.
+    /// Its duration in seconds on two processors: beside three others for a test, alone for the rest.
     pub seconds: u16,
 }
 
@@ -143,7 +145,7 @@ impl RootPart {
         }
     }
 
-    /// Whether a test of `tests/it` belongs to it.
+    /// Returns whether a test of `tests/it` belongs to it.
     #[must_use]
     pub fn has(self, test: &str) -> bool {
         let below = |module: &str| test.strip_prefix(module).is_some_and(|rest| rest.starts_with("::"));
@@ -158,7 +160,7 @@ pub struct KnownFailure {
     pub suite: Suite,
     /// The test.
     pub test: &'static str,
-    /// What it prints, and why.
+    /// Its output, and the cause.
     pub output: &'static str,
 }
 
@@ -195,7 +197,7 @@ pub fn file_of_test(name: &str) -> String {
     format!("tests/it/{}.rs", module.replace("::", "/"))
 }
 
-/// Which points of lists a run takes.
+/// The points of lists that a run takes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Points {
     /// All, without one.
@@ -205,10 +207,10 @@ struct Points {
 }
 
 impl Points {
-    /// What the two variables say.
+    /// Parses the two variables.
     ///
     /// # Panics
-    /// When the shard is none.
+    /// If the shard is invalid.
     fn parse(shard: Option<&str>, whole: Option<&str>) -> Self {
         let shard = shard.map(|text| {
             text.parse().ok().and_then(Shard::new).unwrap_or_else(|| {
@@ -243,10 +245,10 @@ pub fn points_of_this_run<T>(points: impl IntoIterator<Item = (&'static str, T)>
     indexed.filter(|(index, (file, _))| wanted.take(file, *index)).map(|(_, (_, point))| point).collect()
 }
 
-/// Whether this run takes each point of each list.
+/// Returns whether this run takes each point of each list.
 ///
 /// # Panics
-/// When [`SHARD_VARIABLE`] is set to what is no shard.
+/// If [`SHARD_VARIABLE`] is set to an invalid shard.
 #[must_use]
 pub fn takes_all_points() -> bool {
     Points::of_this_run().shard.is_none()

@@ -49,7 +49,7 @@ pub struct ReceivedOutput {
     pub stderr: Vec<u8>,
     /// The text of the error stream.
     pub status: String,
-    /// Whether the server has closed the connection.
+    /// True if the server has closed the connection.
     pub closed: bool,
 }
 
@@ -62,12 +62,12 @@ pub struct ForwardSession {
     received: HashMap<u32, StreamData>,
 }
 
-/// What one stream has received.
+/// The data of one stream.
 #[derive(Debug, Default, Clone)]
 pub struct StreamData {
     /// The bytes so far.
     pub bytes: Vec<u8>,
-    /// Whether the stream has ended.
+    /// True if the stream has ended.
     pub ended: bool,
 }
 

@@ -20,10 +20,10 @@ pub mod agent;
 pub mod node;
 pub mod worker;
 
-/// How long dockerd may take to start or to end.
+/// Limit for dockerd to start or to end.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long managers may take to agree on something.
+/// Limit for managers to agree on something.
 pub const AGREE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A swarm of one or more managers. Dropping it ends them and removes everything.
@@ -115,7 +115,7 @@ impl SwarmCluster {
         self.docker_on(number, &[&["swarm", "join", "--token", &token], &own[..], &[&first]].concat());
     }
 
-    /// Where a dockerd answers docker clients.
+    /// Returns the socket on which a dockerd answers docker clients.
     #[must_use]
     pub fn socket(&self, number: usize) -> PathBuf {
         self.members[number].dir.join("sock")
@@ -156,7 +156,7 @@ impl SwarmCluster {
         self.members[number].end(signal);
     }
 
-    /// Where a member listens.
+    /// Returns the address at which a member listens.
     #[must_use]
     pub fn address(&self, number: usize) -> String {
         let last = u8::try_from(number + 1).expect("there are few members");
@@ -169,7 +169,7 @@ impl SwarmCluster {
         self.docker(&["swarm", "join-token", "--quiet", role]).trim().to_owned()
     }
 
-    /// What the docker client prints on the first manager.
+    /// Returns the output of the docker client on the first manager.
     ///
     /// # Panics
     /// When it fails.
@@ -178,7 +178,7 @@ impl SwarmCluster {
         self.docker_on(0, words)
     }
 
-    /// What the docker client prints on a manager.
+    /// Returns the output of the docker client on a manager.
     ///
     /// # Panics
     /// When it fails.
@@ -187,13 +187,13 @@ impl SwarmCluster {
         self.try_docker(number, words).unwrap_or_else(|error| panic!("docker {words:?}: {error}"))
     }
 
-    /// What the docker client prints on a manager.
+    /// Returns the output of the docker client on a manager.
     ///
     /// # Errors
-    /// What it says when it fails.
+    /// Its error output, if it fails.
     ///
     /// # Panics
-    /// When it is not installed.
+    /// If it is not installed.
     pub fn try_docker(&self, number: usize, words: &[&str]) -> Result<String, String> {
         let output = self.docker_command(number, words).output().expect("it was found, so it starts");
         if output.status.success() {

@@ -1,4 +1,4 @@
-//! A collector of traces that keeps what it is sent, and tells the tree that it makes.
+//! A collector of traces that keeps all spans, and shows the tree that they form.
 
 use switchyard_collector::Collector;
 use switchyard_proto::opentelemetry::proto::common::v1::any_value::Value;
@@ -63,7 +63,7 @@ impl CollectedSpan {
         text_of(&self.span.attributes, key)
     }
 
-    /// Why it failed; `None` if it did not.
+    /// Returns the reason for its failure; `None` if it did not fail.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         let status = self.span.status.as_ref()?;

@@ -1,4 +1,4 @@
-//! What to measure, and how much of it.
+//! The options: the parts to measure, and their extent.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::{Parser, ValueEnum};
 use crate::swarm::SwarmSize;
 use crate::tasks::TasksSize;
 
-/// What can be measured.
+/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
     /// Pods, one after the other, step by step.
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Pods of each side that are measured one after the other
     #[arg(default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) iterations: u32,
-    /// What to measure, instead of everything
+    /// Parts to measure, instead of everything
     #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
     pub(crate) only: Vec<Part>,
     /// Measures everything, but little of it: to see that it works, not for figures
@@ -92,7 +92,7 @@ pub(crate) struct Args {
     /// Pods of a burst
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) burst_pods: u32,
-    /// How long each side creates and removes pods, for pods per second
+    /// Seconds for which each side creates and removes pods, for pods per second
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) rate_seconds: u64,
     /// Concurrent clients that do so
@@ -107,13 +107,13 @@ pub(crate) struct Args {
     /// All containers of each side in them; those that do not run are only created
     #[arg(long, value_name = "N", default_value_t = 500)]
     pub(crate) crowd_all: usize,
-    /// How long their rest is watched
+    /// Seconds for which their rest is watched
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     pub(crate) rest_seconds: u64,
     /// Containers of each side whose usage is queried
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) usage_containers: u32,
-    /// How often per round
+    /// Calls per round
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) usage_calls: u32,
     /// Pods of each side, ours with crun
@@ -172,12 +172,12 @@ pub(crate) struct Args {
 // === impl Args ===
 
 impl Args {
-    /// Whether a part is measured.
+    /// Returns whether a part is measured.
     pub(crate) fn wants(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
     }
 
-    /// How much of Nomad's tasks.
+    /// Returns the extent of the part for Nomad's tasks.
     pub(crate) fn tasks_size(&self) -> TasksSize {
         TasksSize {
             starts: self.tasks,
@@ -188,7 +188,7 @@ impl Args {
         }
     }
 
-    /// How much of the tasks of a swarm.
+    /// Returns the extent of the part for the tasks of a swarm.
     pub(crate) fn swarm_size(&self) -> SwarmSize {
         SwarmSize {
             starts: self.swarm_tasks,

@@ -30,9 +30,9 @@ pub(crate) struct Scrape {
 /// The calls of one method.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CallTotals {
-    /// How many there were.
+    /// Number of calls.
     pub(crate) count: f64,
-    /// How long they took in all, in seconds.
+    /// Their total duration in seconds.
     pub(crate) seconds: f64,
 }
 
@@ -61,9 +61,9 @@ impl Scrape {
         Ok(scrape)
     }
 
-    /// Where the time from RunPodSandbox to the answer of StartContainer goes, in seconds of one of `pods`:
-    /// all of it first, then its parts. What runs at the same time as something else counts in both, so that
-    /// our own part, which is what the others leave, may be too small.
+    /// Breaks down the time from RunPodSandbox to the answer of StartContainer, in seconds of one of `pods`:
+    /// all of it first, then its parts. Concurrent work counts in both parts, so that our own part, which is
+    /// the remainder, may be too small.
     pub(crate) fn pod_start(&self, pods: f64) -> Vec<(&'static str, f64)> {
         let all = ["/RunPodSandbox", "/CreateContainer", "/StartContainer"];
         let all = sum(&self.daemon, |name| all.iter().any(|end| name.ends_with(end))) / pods;
@@ -74,7 +74,7 @@ impl Scrape {
         rows
     }
 
-    /// Where the time of a StartTask goes, in the same way.
+    /// Breaks down the time of a StartTask in the same way.
     pub(crate) fn task_start(&self, tasks: f64) -> Vec<(&'static str, f64)> {
         let all = sum(&self.daemon, |name| name.ends_with("/StartTask")) / tasks;
         let mut rows = vec![("StartTask, as the daemon counts it", all)];
@@ -84,7 +84,7 @@ impl Scrape {
         rows
     }
 
-    /// What a bare start has of that.
+    /// Returns the share of a bare start in that.
     pub(crate) fn bare_start(&self, tasks: f64) -> Vec<(&'static str, f64)> {
         self.work(tasks)
     }
@@ -107,8 +107,8 @@ impl Scrape {
         ]
     }
 
-    /// Where the time of an ExecSync goes, in seconds of one: all of it first, then its parts. The runtime's
-    /// part is the mean over all commands, those whose output was streamed included: they are started alike.
+    /// Breaks down the time of an ExecSync, in seconds of one: all of it first, then its parts. The runtime's
+    /// part is the mean over all commands, including those with streamed output: they are started alike.
     pub(crate) fn exec_sync(&self) -> Vec<(&'static str, f64)> {
         let mean = |calls: Option<&CallTotals>| calls.map_or(0.0, |calls| calls.seconds / calls.count);
         let all =
@@ -121,7 +121,7 @@ impl Scrape {
         ]
     }
 
-    /// What came after `before`.
+    /// Returns the calls after `before`.
     pub(crate) fn since(mut self, before: &Self) -> Self {
         for (after, before) in [
             (&mut self.daemon, &before.daemon),

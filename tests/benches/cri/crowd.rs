@@ -35,17 +35,17 @@ const CLIENTS: usize = 4;
 const STARTS: usize = 3;
 /// Containers that are killed before each start, while no daemon runs.
 const DEATHS: usize = 5;
-/// How long a start may take.
+/// Limit for a start.
 const START: Duration = Duration::from_secs(60);
-/// How often a server that starts is asked.
+/// Interval at which a starting server is queried.
 const POLL: Duration = Duration::from_millis(2);
-/// What bounds the lists.
+/// The bound of the lists.
 const BOUND: &str = "The client's decoding, below the row, is in both sides; the rest is the way of the answers. Tried: the bytes of each item are\n\
     kept from one list to the next.";
 /// Lists of each side.
 const LISTS: u32 = 40;
 
-/// How much there is of it.
+/// The extent of this part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CrowdSize {
     /// Pods of each side.
@@ -54,7 +54,7 @@ pub(crate) struct CrowdSize {
     pub(crate) running: usize,
     /// All containers of each side.
     pub(crate) all: usize,
-    /// How long their rest is watched.
+    /// Time for which their rest is watched.
     pub(crate) rest: Duration,
 }
 
@@ -67,7 +67,7 @@ struct Lists {
     decoding: Duration,
 }
 
-/// What one side's containers cost.
+/// The cost of one side's containers.
 struct CrowdCost {
     /// From the first request until all that run did.
     filling: Duration,
@@ -88,7 +88,7 @@ pub(crate) struct Crowd {
     running: Vec<String>,
 }
 
-/// What a list must show: how many containers are in each state.
+/// The states that a list must show: the number of containers in each.
 type States = BTreeMap<i32, usize>;
 
 /// Measures all of it; returns the rows of memory, which belong into a section of their own.
@@ -328,7 +328,7 @@ async fn list(side: &mut Side, want: usize) -> Result<Lists, Failure> {
     Err(format!("{}: ListContainers shows {found} containers, not {want}", side.name).into())
 }
 
-/// How long this client takes to decode an answer.
+/// Measures how long this client takes to decode an answer.
 fn decoding<M: Message + Default>(answer: &M) -> Result<Duration, Failure> {
     let bytes = answer.encode_to_vec();
     let begin = Instant::now();

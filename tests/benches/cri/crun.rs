@@ -23,10 +23,10 @@ use crate::row::{Goal, Row};
 use crate::side::{Side, channel};
 use crate::test_bed::TestBed;
 
-/// What the shell does in the new mount namespace before it becomes the daemon.
+/// The shell's script in the new mount namespace before it becomes the daemon.
 const SCRIPT: &str = r#"umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@""#;
 
-/// How long its containerd may take to listen.
+/// Limit for its containerd to listen.
 const CONTAINERD_LIMIT: Duration = Duration::from_secs(20);
 
 /// The second daemon. Dropping it ends and removes everything of it.
@@ -112,7 +112,7 @@ impl Crun {
         Pair::in_turns(round, theirs, pod(&mut self.side, &self.requests, round)).await
     }
 
-    /// What its pods left behind, once none is there any more.
+    /// Lists what its pods left behind, after the last one is gone.
     pub(crate) fn leftovers(&self) -> Result<Vec<String>, Failure> {
         let mut found = LeakScan::of(&self.root).findings;
         let table = fs::read_to_string(format!("/proc/{}/mountinfo", self.child.0.id()))?;
@@ -123,11 +123,11 @@ impl Crun {
     }
 }
 
-/// What bounds a pod with crun.
+/// The bound of a pod with crun.
 const BOUND: &str = "The CNI plugins and the shim's start stay as they are; crun saves of runc's part alone: --only pods --breakdown\n\
     shows the parts. Tried: shims started ahead of their containers (ADR 13).";
 
-/// What the pods took.
+/// Returns the rows of the pods.
 pub(crate) fn rows(pods: &[Pair<StartedPod>]) -> Vec<Row> {
     let row = |name: &str, of: fn(&StartedPod) -> Duration| {
         Row::times(name, pods.iter().map(|pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) }))

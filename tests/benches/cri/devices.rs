@@ -21,16 +21,16 @@ use crate::tasks::nomad::{NomadAgent, PreparedTask, TaskNetwork, free_port};
 use crate::test_bed::TestBed;
 use device_bench::{AllocateClient, DEVICES, DeviceBench, LARGE, RESOURCES, give, large, nodes};
 
-/// What the sides of a lease are called: a lease is written to the journal before it is answered.
+/// Names of the sides of a lease: a lease is written to the journal before it is answered.
 const WRITES: Pair<&str> = Pair { theirs: "fdatasync", ours: "Switchyard" };
-/// What the sides of a start are called.
+/// Names of the sides of a start.
 const STARTS: Pair<&str> = Pair { theirs: "no devices", ours: "with devices" };
 /// Between two leases. A kubelet admits one pod after the other.
 const PACE: Duration = Duration::from_millis(5);
 /// As many bytes as a lease has in the journal.
 const RECORD: [u8; 160] = [b'x'; 160];
 
-/// How much there is of it.
+/// The extent of this part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DevicesSize {
     /// Batches of leases of each frontend.
@@ -148,7 +148,7 @@ async fn updates(bench: &mut DeviceBench, count: u32) -> Result<Vec<f64>, Failur
         let elapsed = begin.elapsed();
         reserved?;
         if list?.get(&id) != Some(&false) {
-            return Err(format!("a kubelet is told that {id} is free, which was reserved").into());
+            return Err(format!("a kubelet sees {id} as free, which was reserved").into());
         }
         took.push(milliseconds(elapsed));
         progress("changes", round + 1, count);

@@ -1,4 +1,4 @@
-//! Why a measurement failed.
+//! The error of a measurement.
 
-/// Why a measurement was given up.
+/// The reason why a measurement was given up.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;

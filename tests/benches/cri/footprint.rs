@@ -14,9 +14,9 @@ use switchyard_tests::root::PrivateRoot;
 use crate::failure::Failure;
 use crate::side::Side;
 
-/// Where the shims let runc keep its notes, as `<namespace>/<id>`.
+/// Directory in which the shims let runc keep its state, as `<namespace>/<id>`.
 pub(crate) const RUNC: &str = "/run/containerd/runc";
-/// Where libcni keeps results.
+/// Directory in which libcni keeps results.
 const CNI_RESULTS: &str = "/var/lib/cni/results";
 /// Directories whose content belongs to no pod: files of images, and root file systems of containers.
 const OPAQUE: [&str; 8] = [
@@ -39,7 +39,7 @@ pub(crate) struct NodeScanner {
     cgroup: String,
 }
 
-/// What was there at one moment.
+/// The objects of the node at one moment.
 #[derive(Debug)]
 pub(crate) struct NodeObjects {
     /// Files, directories, control groups and interfaces.
@@ -49,7 +49,7 @@ pub(crate) struct NodeObjects {
     processes: BTreeSet<(i32, u64)>,
 }
 
-/// What belongs to one pod and is not known to be gone.
+/// The objects that belong to one pod and are not known to be gone.
 #[derive(Debug)]
 pub(crate) struct Footprint {
     paths: Vec<PathBuf>,
@@ -112,7 +112,7 @@ impl NodeScanner {
 // === impl Footprint ===
 
 impl Footprint {
-    /// What is there now and was not before, and what containerd has on record for these ids.
+    /// Collects the objects that are new since `before`, and containerd's records for these ids.
     pub(crate) async fn new(
         look: &NodeScanner,
         before: &NodeObjects,

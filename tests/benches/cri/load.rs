@@ -16,7 +16,7 @@ use crate::test_bed::TestBed;
 /// Into how many turns the time of each side is cut, so that what disturbs the machine disturbs both.
 const TURNS: u32 = 6;
 
-/// What a burst of pods took.
+/// Durations of a burst of pods.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst {
     /// Until all run.
@@ -32,7 +32,7 @@ pub(crate) async fn burst(stand: &mut TestBed, round: u32, pods: u32) -> Result<
     Pair::in_turns(round, theirs, ours).await
 }
 
-/// What the bursts took.
+/// Returns the rows of the bursts.
 pub(crate) fn burst_rows(bursts: &[Pair<Burst>], pods: u32) -> Vec<Row> {
     let times = |of: fn(&Burst) -> Duration| {
         bursts.iter().map(move |pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) })

@@ -27,12 +27,12 @@ use crate::test_bed::TestBed;
 
 /// The length of a line that the container prints, newline included.
 const LINE: u64 = 100;
-/// How long a log may take to be whole.
+/// Limit for a log to be complete.
 const LIMIT: Duration = Duration::from_secs(120);
-/// How often the end of the log is read.
+/// Interval at which the end of the log is read.
 const POLL: Duration = Duration::from_millis(1);
 
-/// What one log took.
+/// Cost of one log.
 #[derive(Clone, Copy, Debug)]
 struct LogCost {
     /// From the word to begin until the last line is in the log.
@@ -50,7 +50,7 @@ pub(crate) struct Logs {
     costs: Vec<Pair<LogCost>>,
 }
 
-/// What the containers print, in memory; removed when it is dropped.
+/// The text that the containers print, in memory; removed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Source {
     dir: PathBuf,

@@ -73,7 +73,7 @@ async fn until_told_to_stop(args: &Args) -> Result<(), Failure> {
     tokio::select! {
         result = measure(args) => result,
         _ = interrupt.recv() => Err("interrupted".into()),
-        _ = terminate.recv() => Err("told to stop".into()),
+        _ = terminate.recv() => Err("asked to stop".into()),
     }
 }
 

@@ -14,9 +14,9 @@ use crate::row::{Goal, Row};
 use crate::side::Side;
 use crate::test_bed::TestBed;
 
-/// How long a removed pod may leave traces before the benchmark fails.
+/// Limit for the traces of a removed pod, after which the benchmark fails.
 const CLEAN: Duration = Duration::from_secs(20);
-/// How often a removed pod is scanned for.
+/// Interval at which a removed pod is scanned for.
 const POLL: Duration = Duration::from_micros(500);
 /// The parts of [`Times`], as the report shows them.
 const PARTS: [TimeColumn; 8] = [
@@ -35,7 +35,7 @@ const GONE: &str = "= pod gone";
 /// A part of what a pod takes: its name, and how it is computed.
 type TimeColumn = (&'static str, fn(&Times) -> Duration);
 
-/// What one pod took.
+/// Durations of one pod's steps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     /// `RunPodSandbox`.
@@ -52,7 +52,7 @@ pub(crate) struct Times {
     gone: Duration,
 }
 
-/// Whether a side has had a pod before.
+/// The round of a pod: the first one of its side, or a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodRound {
     /// Not needed: only its log is read, and the directories that it creates may be shared by all pods.
@@ -87,7 +87,7 @@ pub(crate) async fn round(stand: &mut TestBed, round: u32, turn: PodRound) -> Re
     Pair::in_turns(round, theirs, pod(ours, &requests, &look, round, turn)).await
 }
 
-/// What the pods took, and a note on it.
+/// Returns the rows of the pods, and a note on them.
 pub(crate) fn rows(pods: &[Pair<Times>]) -> (Vec<Row>, String) {
     let rows = PARTS.iter().map(|(name, of)| {
         let row =

@@ -8,7 +8,8 @@ use crate::failure::Failure;
 /// The length of the ticks that the kernel counts in, the same on every architecture that is compared.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What these processes and their children that ended have spent until now, in user and kernel mode.
+/// Returns the time that these processes and their ended children have spent until now, in user and kernel
+/// mode.
 pub(crate) fn spent(pids: &[u32]) -> Result<Duration, Failure> {
     let mut sum = Duration::ZERO;
     for pid in pids {

@@ -14,14 +14,14 @@ use crate::row::{Goal, Row};
 use crate::side::Side;
 use crate::test_bed::TestBed;
 
-/// How long what a pull left to be written and removed may take before the next one.
+/// Limit for the writes and removals that a pull leaves behind, before the next one.
 const COOLDOWN_LIMIT: Duration = Duration::from_millis(500);
-/// How often the stored layers are listed.
+/// Interval at which the stored layers are listed.
 const POLL: Duration = Duration::from_millis(2);
-/// How long a pull may take until its layers are stored.
+/// Limit for the layers of a pull to be stored.
 const STORED: Duration = Duration::from_secs(120);
 
-/// How large an image is.
+/// The size of an image.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PullsSize {
     /// Its layers.
@@ -30,7 +30,7 @@ pub(crate) struct PullsSize {
     pub(crate) bytes: usize,
 }
 
-/// What one pull took.
+/// Durations and costs of one pull.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pull {
     /// From the request to the answer.
@@ -44,7 +44,7 @@ pub(crate) struct Pull {
 /// An image in the registry.
 struct Pushed {
     reference: String,
-    /// Where its layers will lie.
+    /// The paths of its layers.
     layers: Vec<PathBuf>,
 }
 
@@ -60,12 +60,12 @@ pub(crate) async fn round(stand: &mut TestBed, round: u32, size: PullsSize) -> R
     Pair::in_turns(round, theirs, pull(&mut stand.ours, &ours, &our)).await
 }
 
-/// What bounds a pull.
+/// The bound of a pull.
 const BOUND: &str = "containerd unpacks, as it does for its own plugin, and before 2.2 layer by layer. Ours sends it every byte over\n\
     its socket besides, which costs it processor time. Tried: messages of 32 KiB to 1 MiB, a connection for each layer, one to three\n\
     layers at a time, hashing by containerd alone.";
 
-/// What the pulls took.
+/// Returns the rows of the pulls.
 pub(crate) fn rows(name: &str, pulls: &[Pair<Pull>], goal: Option<Goal>) -> Vec<Row> {
     let times = |of: fn(&Pull) -> Duration| {
         pulls.iter().map(move |pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) })
@@ -119,7 +119,7 @@ fn push(stand: &TestBed, name: &str, round: u32, size: PullsSize) -> Pushed {
     Pushed { reference: stand.registry.reference(&tag), layers }
 }
 
-/// Where containerd stores a complete blob.
+/// Returns the path at which containerd stores a complete blob.
 fn blob(root: &Path, digest: &str) -> PathBuf {
     root.join("io.containerd.content.v1.content/blobs").join(digest.replace(':', "/"))
 }

@@ -244,7 +244,7 @@ fn write_breakdown(text: &mut String, what: &str, calls: &Scrape, count: f64) ->
     Ok(())
 }
 
-/// What the figures depend on: processor, kernel, and versions.
+/// Describes the environment of the figures: processor, kernel, and versions.
 fn machine() -> Result<Vec<String>, Failure> {
     let cpus = fs::read_to_string("/proc/cpuinfo")?;
     let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

@@ -8,7 +8,7 @@ use switchyard_tests::root::PrivateRoot;
 use crate::side::{Side, image_spec};
 use crate::test_bed::TestBed;
 
-/// What a kubelet hides of a container that is not privileged.
+/// Paths that a kubelet hides from a container that is not privileged.
 const MASKED: [&str; 10] = [
     "/proc/asound",
     "/proc/acpi",
@@ -21,21 +21,21 @@ const MASKED: [&str; 10] = [
     "/proc/scsi",
     "/sys/firmware",
 ];
-/// What it lets such a container read only.
+/// Paths that such a container can only read.
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// What all requests of a series have in common.
+/// The common parts of all requests of a series.
 #[derive(Clone, Debug)]
 pub(crate) struct Requests {
-    /// Where the logs of pods go.
+    /// Directory of the logs of pods.
     pub(crate) logs: PathBuf,
     /// The control group of all pods.
     pub(crate) parent: String,
-    /// What containers run.
+    /// Image of the containers.
     pub(crate) image: String,
-    /// Whether containers have the limits that a kubelet always sends. Without controllers there can be none.
+    /// True if containers have the limits that a kubelet always sends. Without controllers there can be none.
     pub(crate) limits: bool,
-    /// Whether pods and containers are privileged.
+    /// True if pods and containers are privileged.
     pub(crate) privileged: bool,
 }
 

@@ -7,24 +7,24 @@ use serde_json::{Value, json};
 
 use crate::pair::Pair;
 
-/// What is measured of both sides, with its goal.
+/// A measurement of both sides, with its goal.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    /// What the report calls it; a leading `= ` marks the sum of the rows before it.
+    /// Its name in the report; a leading `= ` marks the sum of the rows before it.
     pub(crate) name: String,
     /// Milliseconds, unless said otherwise.
     pub(crate) unit: &'static str,
-    /// Of containerd's CRI plugin; none if it has nothing that could be compared.
+    /// Samples of containerd's CRI plugin; none if it has nothing that could be compared.
     pub(crate) theirs: Vec<f64>,
-    /// Of Switchyard.
+    /// Samples of Switchyard.
     pub(crate) ours: Vec<f64>,
-    /// What it must reach.
+    /// The goal.
     pub(crate) goal: Option<Goal>,
-    /// What is known to bound it, for the reader of a goal that is missed.
+    /// The known bound, for the reader of a goal that is missed.
     pub(crate) bound: &'static str,
 }
 
-/// What a row must reach.
+/// The goal of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
     /// Ours is at most this part of theirs.
@@ -102,7 +102,7 @@ impl Row {
         quantile(&more, 0.5)
     }
 
-    /// Whether the goal is reached; nothing if there is none, or nothing was measured.
+    /// Returns whether the goal is reached; nothing if there is none, or nothing was measured.
     pub(crate) fn reached(&self) -> Option<bool> {
         match self.goal? {
             Goal::RatioAtMost(most) => Some(self.ratio()? <= most),

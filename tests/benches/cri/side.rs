@@ -15,9 +15,9 @@ use tonic::{Code, Request, Status};
 
 use crate::failure::Failure;
 
-/// How long a server may take to become ready.
+/// Limit for a server to become ready.
 const READY: Duration = Duration::from_secs(60);
-/// How long one call may take.
+/// Limit for one call.
 const CALL: Duration = Duration::from_secs(120);
 /// The snapshotter of both.
 pub(crate) const SNAPSHOTTER: &str = "overlayfs";
@@ -25,7 +25,7 @@ pub(crate) const SNAPSHOTTER: &str = "overlayfs";
 /// A CRI server. Clones share its connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Side {
-    /// What the report calls it.
+    /// Its name in the report.
     pub(crate) name: &'static str,
     /// The containerd namespace it works in.
     pub(crate) namespace: &'static str,
@@ -110,7 +110,7 @@ impl Side {
         Ok(answer.map_err(|status| self.failed("Version", &status))?.into_inner().runtime_version)
     }
 
-    /// Whether it has the image.
+    /// Returns whether it has the image.
     pub(crate) async fn has_image(&mut self, reference: &str) -> Result<bool, Failure> {
         let request = cri::ImageStatusRequest { image: Some(image_spec(reference)), ..Default::default() };
         Ok(self.images.image_status(request).await?.into_inner().image.is_some())
@@ -131,14 +131,14 @@ impl Side {
         Ok(answer.map(|answer| answer.into_inner().container.unwrap_or_default().snapshot_key))
     }
 
-    /// Whether containerd has the snapshot on record.
+    /// Returns whether containerd has the snapshot on record.
     pub(crate) async fn has_snapshot(&mut self, key: &str) -> Result<bool, Status> {
         let request = StatSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key: key.to_owned() };
         let request = self.scoped(request);
         Ok(found(self.snapshots.stat(request).await)?.is_some())
     }
 
-    /// What to report when a call failed.
+    /// Makes the error of a failed call.
     pub(crate) fn failed(&self, call: &str, status: &Status) -> Failure {
         format!("{}: {call}: {status}", self.name).into()
     }

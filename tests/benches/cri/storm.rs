@@ -33,7 +33,7 @@ const PREPARED: usize = 40;
 /// After the removal of a storm's containers, until the next storm.
 const COOLDOWN: Duration = Duration::from_secs(1);
 
-/// How much there is of it.
+/// The extent of this part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StormSize {
     /// Storms of each side and kind.
@@ -42,7 +42,7 @@ pub(crate) struct StormSize {
     pub(crate) containers: u32,
 }
 
-/// Whose calls are measured.
+/// The client whose calls are measured.
 #[derive(Clone, Copy, Debug)]
 enum MeasuredClient {
     /// A kubelet's, while tasks of Nomad are started.
@@ -65,7 +65,7 @@ struct ProbeThread {
     known: Option<PreparedTask>,
 }
 
-/// What the calls took.
+/// Durations of the calls.
 #[derive(Debug)]
 struct ProbeTimes {
     reads: Vec<Duration>,
@@ -255,7 +255,7 @@ impl MeasuredClient {
 // === impl ProbeThread ===
 
 impl ProbeThread {
-    /// What was seen until the storm was over, which took so long.
+    /// Returns the measurements until the end of the storm, which took so long.
     async fn end(self, bench: &DeviceBench, took: Duration) -> Result<Storm, Failure> {
         let Self { over, thread, known } = self;
         over.cancel();

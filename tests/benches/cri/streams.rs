@@ -22,25 +22,25 @@ use crate::test_bed::TestBed;
 
 /// The bytes that go through one stream.
 const BYTES: u64 = 100_000_000;
-/// Where the server in the pod listens.
+/// Port on which the server in the pod listens.
 const PORT: &str = "8080";
-/// How long one transfer may take.
+/// Limit for one transfer.
 const LIMIT: Duration = Duration::from_secs(120);
-/// How long the server in a pod may take to listen.
+/// Limit for the server in a pod to listen.
 const LISTEN: Duration = Duration::from_secs(10);
 
-/// What bounds a command.
+/// The bound of a command.
 const EXEC: &str = "`runc exec` is most of it, and the same for both sides: --breakdown shows how much. Tried: asking the shim\n\
     itself instead of containerd, and answering before the shim forgets the process (0.11 together).";
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Default)]
 pub(crate) struct StreamSamples {
     sync: Vec<Pair<Duration>>,
     first: Vec<Pair<Duration>>,
     exec: Vec<Pair<f64>>,
     forward: Vec<Pair<f64>>,
-    /// Where the time of the commands went, if that is counted.
+    /// The breakdown of the commands' time, if it is counted.
     pub(crate) calls: Option<Scrape>,
 }
 
@@ -156,14 +156,14 @@ async fn run(side: &mut Side, served: &ServerPod, words: &[&str]) -> Result<(), 
     }
 }
 
-/// How long `true` takes.
+/// Measures the duration of `true`.
 async fn exec_sync(side: &mut Side, served: &ServerPod) -> Result<Duration, Failure> {
     let begin = Instant::now();
     run(side, served, &["true"]).await?;
     Ok(begin.elapsed())
 }
 
-/// How long the first byte of a command takes, from the call on.
+/// Measures the time from the call to the first byte of a command.
 async fn first_byte(side: &mut Side, served: &ServerPod) -> Result<Duration, Failure> {
     let (first, bytes, _) = exec(side, served, &["echo", "x"]).await?;
     if bytes == 2 { Ok(first) } else { Err(format!("{}: {bytes} bytes came of 2", side.name).into()) }

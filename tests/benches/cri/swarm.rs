@@ -12,7 +12,7 @@ use crate::report::{Report, progress};
 use crate::row::{Goal, Row};
 use members::Members;
 
-/// How much there is of it.
+/// The extent of this part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SwarmSize {
     /// Assignments of each side on each network, one after the other.

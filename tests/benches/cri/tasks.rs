@@ -24,9 +24,9 @@ use bare::{BareContainer, BareContainerd, BarePlace};
 use cni::Cni;
 use nomad::{NomadAgent, PreparedTask, TaskNetwork, free_port};
 
-/// What the sides are called here.
+/// Names of the sides.
 const NAMES: Pair<&str> = Pair { theirs: "bare containerd", ours: "Switchyard" };
-/// What bounds a start.
+/// The bound of a start.
 const BOUND: &str = "Beside the bare work: the record of the sandbox, the files that it gives, and its namespaces, all before the task.";
 /// Tasks that are started, or removed, concurrently outside of measurements.
 pub(crate) const AT_ONCE: usize = 8;
@@ -36,10 +36,10 @@ pub(crate) const COOLDOWN: Duration = Duration::from_millis(60);
 /// Tasks that run already when memory is looked at first: what the first ones take is of the daemon, as its
 /// threads and their arenas.
 const BASELINE_TASKS: u32 = 40;
-/// How long tasks run before their memory is measured.
+/// Time for which tasks run before their memory is measured.
 const IDLE_TIME: Duration = Duration::from_secs(3);
 
-/// How much there is of it.
+/// The extent of this part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TasksSize {
     /// Starts of each side on each network, one after the other.
@@ -64,7 +64,7 @@ pub(crate) struct Sides {
     stage: String,
 }
 
-/// What the daemon's memory grows by with each task.
+/// Growth of the daemon's memory with each task.
 struct Growth {
     /// While they run.
     running: Resident,
@@ -165,8 +165,8 @@ impl Sides {
         Ok(took)
     }
 
-    /// Where the time of each side's starts goes: each side for itself, as containerd counts the calls of
-    /// both.
+    /// Breaks down the time of each side's starts: each side for itself, because containerd counts the calls
+    /// of both.
     async fn break_down(
         &self,
         stand: &TestBed,
@@ -234,7 +234,7 @@ impl Sides {
         Ok(took)
     }
 
-    /// What the daemon's memory grows by with each of many tasks, beside others.
+    /// Measures the growth of the daemon's memory with each of many tasks, beside others.
     async fn grow(&self, stand: &TestBed, count: u32) -> Result<Growth, Failure> {
         let daemon = || Resident::of(u32::try_from(stand.daemon.pid())?);
         let first = self.run(self.prepared(BASELINE_TASKS)?, AT_ONCE).await?;
@@ -288,7 +288,7 @@ impl Sides {
     }
 }
 
-/// What of the model's spec is its own.
+/// The parts of the model's spec that are its own.
 struct Template {
     /// The allocation, whose id is in many fields.
     alloc: String,

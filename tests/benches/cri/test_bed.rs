@@ -30,7 +30,7 @@ pub(crate) const OUR_NAMESPACE: &str = "switchyard-bench";
 const IMAGE: &str = "bench/busybox:1";
 /// The image of pause containers.
 const PAUSE: &str = "bench/pause:1";
-/// How long containerd may take to listen.
+/// Limit for containerd to listen.
 const START: Duration = Duration::from_secs(30);
 
 /// Both sides, and what they work on. Dropping it ends and removes everything.
@@ -63,7 +63,7 @@ pub(crate) struct Containerd {
     dir: PathBuf,
     /// The directory of its persistent state.
     pub(crate) root: PathBuf,
-    /// Where it listens, for CRI as well.
+    /// The socket on which it listens, for CRI as well.
     pub(crate) socket: PathBuf,
     /// The address of its metrics, if they are enabled.
     pub(crate) metrics: Option<SocketAddr>,
@@ -115,7 +115,7 @@ impl TestBed {
         Ok(Self { theirs, ours, daemon, containerd, registry, image, timed, root })
     }
 
-    /// What the pods left behind, of both sides, once no pod is there any more.
+    /// Lists what the pods of both sides left behind, after the last one is gone.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut found = LeakScan::of(&self.root).findings;
         for namespace in [THEIR_NAMESPACE, OUR_NAMESPACE] {

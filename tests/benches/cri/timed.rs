@@ -96,7 +96,7 @@ impl TimedPrograms {
         Ok(Self { dir })
     }
 
-    /// Where the CNI plugins are.
+    /// Returns the directory of the CNI plugins.
     pub(crate) fn plugins(&self) -> &Path {
         &self.dir
     }

@@ -26,7 +26,7 @@ const TURNS: u32 = 6;
 /// Pods that the containers are in.
 const PODS: usize = 10;
 
-/// How much is asked.
+/// The extent of this part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UsageSize {
     /// Containers of each side that run.
@@ -97,7 +97,7 @@ async fn turn(stand: &TestBed, mut side: Side, size: UsageSize, call: Call) -> R
         let answered = call.ask(&mut side).await?;
         if answered != size.containers {
             return Err(format!(
-                "{}: {} tells of {answered} containers, not {}",
+                "{}: {} reports {answered} containers, not {}",
                 side.name,
                 call.name(),
                 size.containers
@@ -122,7 +122,7 @@ fn everybody(stand: &TestBed) -> Result<Vec<u32>, Failure> {
     Ok(pids)
 }
 
-/// Whether a side has metrics at all.
+/// Returns whether a side has metrics at all.
 async fn answers(side: &mut Side) -> Result<bool, Failure> {
     match side.runtime.list_pod_sandbox_metrics(cri::ListPodSandboxMetricsRequest {}).await {
         Ok(_) => Ok(true),

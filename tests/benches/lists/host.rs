@@ -14,7 +14,7 @@ use switchyard_runtime_spec::{
     ResolvedMount, ResolvedSource, SandboxFacts, build,
 };
 
-/// How many devices the file of the vendor has.
+/// Number of devices in the vendor's file.
 pub(crate) const CDI_DEVICES: usize = 1000;
 
 struct AnyPath;

@@ -10,7 +10,7 @@ use switchyard_runtime_spec::ImageConfig;
 use crate::host::{CDI_DEVICES, build_spec_of};
 use crate::{agents, kubelets, managers};
 
-/// How many times longer the longer list is.
+/// Factor between the lengths of the two lists.
 pub(crate) const ONE_TO: usize = 10;
 
 /// A short list where a task may have any number, and where it may have a thousand.
@@ -24,7 +24,7 @@ pub(crate) struct List {
     pub(crate) length: usize,
     /// A request with a list of this length.
     pub(crate) request: Box<dyn Fn(usize) -> Vec<u8>>,
-    /// What is done with it.
+    /// The conversion that is measured.
     pub(crate) convert: fn(&[u8]) -> Result<()>,
 }
 

@@ -33,10 +33,11 @@ use crate::lists::{List, ONE_TO};
 use crate::pair::Pair;
 use crate::row::{Goal, Row};
 
-/// How many times as much ten times the input may cost: ten, and about 60 % more for what sorts or looks up, for caches and for noise.
+/// Maximum factor of the cost for ten times the input: ten, and about 60 % more for sorting, look-ups, caches
+/// and noise.
 const AT_MOST: f64 = 16.0;
 
-/// How often each list is measured.
+/// Number of measurements of each list.
 const ROUNDS: u32 = 9;
 
 fn main() -> ExitCode {

@@ -1,8 +1,8 @@
-//! Why a source tree could not be read.
+//! The reasons why a source tree could not be read.
 
 use std::path::PathBuf;
 
-/// Why a source tree could not be read.
+/// The reason why a source tree could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or directory cannot be read.
@@ -10,7 +10,7 @@ pub enum Error {
     Read {
         /// The file or directory.
         path: PathBuf,
-        /// What the system answered.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A file is not Rust.
@@ -18,7 +18,7 @@ pub enum Error {
     Parse {
         /// The file.
         path: PathBuf,
-        /// Where it is wrong.
+        /// The position and kind of the fault.
         source: syn::Error,
     },
 }

@@ -10,7 +10,7 @@ use syn::{Block, Expr, ImplItemFn, Item, ItemFn, Local, Pat, Signature, TraitIte
 use crate::is_for_tests;
 use crate::module::attributes;
 
-/// What a doc comment should not begin with, because its reader wants a verb or a noun there.
+/// Words that a doc comment should not begin with, because its reader expects a verb or a noun.
 const QUESTION_WORDS: [&str; 11] =
     ["How", "Of", "What", "When", "Where", "Whether", "Which", "Who", "Whom", "Whose", "Why"];
 
@@ -153,7 +153,7 @@ impl Lines {
         }
     }
 
-    /// Whether a comment begins there. No token but that of a doc comment can begin with two slashes.
+    /// Returns whether a comment begins there. No token but that of a doc comment can begin with two slashes.
     fn is_comment(&self, place: LineColumn) -> bool {
         let Some(line) = self.all.get(place.line - 1) else { return false };
         let rest: String = line.text.chars().skip(place.column).take(2).collect();
@@ -239,11 +239,11 @@ impl<'ast> Visit<'ast> for Tests {
     }
 }
 
-/// What the syntax of a file shows.
+/// The findings in the syntax of a file.
 struct Found<'a> {
     lines: &'a Lines,
     figures: Figures,
-    /// Whether each line is in the body of a function.
+    /// For each line, whether it is in the body of a function.
     bodies: Vec<bool>,
 }
 

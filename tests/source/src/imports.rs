@@ -1,4 +1,4 @@
-//! Which file of a crate imports which.
+//! The imports between the files of a crate.
 //!
 //! A file imports another if it names an item that the other defines, in a `use` or in a path, also within a
 //! macro. Where a path goes through a re-export, the file with the definition counts. Declarations of
@@ -13,10 +13,10 @@ use syn::{Item, UseTree};
 
 use crate::{Module, is_for_tests};
 
-/// How many re-exports one may lead to another.
+/// Maximum length of a chain of re-exports.
 const REEXPORTS: usize = 8;
 
-/// Which file imports which, within the crate of this root module.
+/// Returns the imports of each file, within the crate of this root module.
 #[must_use]
 pub fn imports(root: &Module) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
     let mut imports: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
@@ -75,7 +75,7 @@ fn defined(root: &Module, here: &[String], path: &[String], reexports: usize) ->
     None
 }
 
-/// Whether an item is the definition of this name.
+/// Returns whether an item is the definition of this name.
 fn defines(item: &Item, name: &str) -> bool {
     match item {
         Item::Const(item) => item.ident == name,
@@ -90,7 +90,7 @@ fn defines(item: &Item, name: &str) -> bool {
     }
 }
 
-/// What a module imports: each name there, and the path that it stands for.
+/// Returns the imports of a module: each name there, and the path that it stands for.
 fn imported(module: &Module) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     for item in &module.items {

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What is printed of a tree, from top to bottom.
+/// Returns the figures of a tree, from top to bottom.
 fn column(root: &Path) -> Result<Vec<(&'static str, String)>, Error> {
     let tree = Tree::read(root)?;
     let mut figures = Figures::default();

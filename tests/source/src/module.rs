@@ -20,7 +20,7 @@ pub struct Module {
     pub absent: Vec<String>,
 }
 
-/// Whether something is compiled only for tests: it has `#[test]` or `#[cfg(test)]`.
+/// Returns whether something is compiled only for tests: it has `#[test]` or `#[cfg(test)]`.
 #[must_use]
 pub fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {

@@ -24,7 +24,7 @@ const SKIPPED_DIRECTORIES: [&str; 11] = [
     "vendor",
 ];
 
-/// How many lines at the beginning of a file may say that it is generated.
+/// Number of lines at the beginning of a file that may declare it as generated.
 const HEADER: usize = 5;
 
 /// The files of a source tree.
@@ -78,7 +78,8 @@ impl Tree {
     }
 }
 
-/// Whether cargo takes this file for the root of a library or program without being told so.
+/// Returns whether cargo takes this file for the root of a library or program without an entry in the
+/// manifest.
 fn is_root(source: &Path) -> bool {
     let is_in = |name: &str| source.parent().is_some_and(|parent| parent.ends_with(name));
     let is_named = source.file_name().is_some_and(|name| name == "lib.rs" || name == "main.rs");

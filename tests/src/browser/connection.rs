@@ -12,13 +12,13 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
-/// How long one answer or event may take.
+/// Limit for one answer or event.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// The largest message: a picture of a long page.
 const MESSAGE_MAX: usize = 64 << 20;
 
-/// How many events are kept.
+/// Maximum number of events that are kept.
 const EVENTS_MAX: usize = 100_000;
 
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Connection {
         loop {
             let next = self.runtime.block_on(async { timeout(ANSWER_LIMIT, self.socket.next()).await });
             let next = next.unwrap_or_else(|_| panic!("{what} was not answered within {ANSWER_LIMIT:?}"));
-            let message = next.expect("the browser goes on").expect("the browser speaks WebSocket");
+            let message = next.expect("the browser continues").expect("the browser speaks WebSocket");
             if let Message::Text(text) = message {
                 return serde_json::from_str(&text).expect("the browser speaks JSON");
             }

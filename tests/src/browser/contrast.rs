@@ -10,7 +10,7 @@ type Colour = [f64; 4];
 /// The styles that a snapshot must have, in this order.
 pub(super) const STYLES: [&str; 3] = ["color", "background-color", "visibility"];
 
-/// A text and its contrast to what is behind it.
+/// A text and its contrast to its background.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextContrast {
     /// The text.
@@ -35,7 +35,7 @@ pub(super) fn of_snapshot(snapshot: &Value) -> Vec<TextContrast> {
     laid_out(snapshot).into_iter().map(contrast).collect()
 }
 
-/// What is painted behind the text at a place: the backgrounds of the elements that it is in, over white.
+/// Returns the colour behind the text at a place: the backgrounds of the elements that it is in, over white.
 fn behind(snapshot: &Value, places: &BTreeMap<u64, usize>, place: usize) -> Colour {
     let document = &snapshot["documents"][0];
     let mut node = document["layout"]["nodeIndex"][place].as_u64();

@@ -27,9 +27,9 @@ pub(super) struct RetryingCalls<'r> {
 #[derive(Debug)]
 pub(super) struct FinalAnswer<T> {
     pub(super) result: Result<T, Status>,
-    /// When the call was first sent.
+    /// Time at which the call was first sent.
     pub(super) first_sent: Instant,
-    /// Whether an earlier attempt got no answer. The daemon may have carried it out all the same.
+    /// True if an earlier attempt got no answer. The daemon may have carried it out all the same.
     pub(super) repeated: bool,
 }
 
@@ -98,13 +98,13 @@ impl RetryingCalls<'_> {
         self.recorder.record(None, format!("kill of {victim:?}"));
     }
 
-    /// Whether the kill of a process other than the daemon can explain a failure.
+    /// Returns whether the kill of a process other than the daemon can explain a failure.
     pub(super) fn is_excused(self, asked: Instant) -> bool {
         self.expected.was_killed(&[Victim::Containerd, Victim::Logkeeper, Victim::Shim], asked)
     }
 
-    /// Whether an error says nothing about the request: the connection broke, or the daemon is not ready to
-    /// answer.
+    /// Returns whether an error says nothing about the request: the connection broke, or the daemon is not
+    /// ready to answer.
     fn should_retry(self, name: &str, object: &str, status: &Status, asked: Instant) -> bool {
         if status.source().is_some() {
             self.recorder.outcome().unanswered += 1;

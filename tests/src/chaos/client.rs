@@ -29,7 +29,7 @@ const SIGTERM_UNHANDLED_CODE: i32 = 143;
 const FAILED_START_CODE: i32 = 128;
 /// The number of lines that a container writes which exits by itself.
 const LINES: u64 = 60;
-/// How long it may take until an exit, or the rest of a log, is visible.
+/// Limit until an exit, or the rest of a log, is visible.
 const END_VISIBLE_LIMIT: Duration = Duration::from_secs(40);
 /// The same for the rest of a log that may be lost for an excused reason.
 const EXCUSED_LOG_LIMIT: Duration = Duration::from_secs(3);
@@ -49,10 +49,10 @@ struct ClientPod {
 struct ClientContainer {
     id: String,
     name: String,
-    /// Whether it exits by itself.
+    /// True if it exits by itself.
     exits_by_itself: bool,
     started: bool,
-    /// When its stop was requested or its exit was first seen.
+    /// Time at which its stop was requested or its exit was first seen.
     ending_since: Option<Instant>,
     code: Option<i32>,
 }

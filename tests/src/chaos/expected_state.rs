@@ -27,7 +27,7 @@ pub(super) enum ObjectState {
     Present,
     /// A running container; one that exits by itself may have exited.
     Running {
-        /// Whether it exits by itself.
+        /// True if it exits by itself.
         ends: bool,
     },
     /// The stop was acknowledged, or the exit was seen. Holds a container's exit code.
@@ -45,7 +45,7 @@ pub(super) struct TrackedObject {
     pub(super) is_pod: bool,
     /// The id of the pod, if the object is a container.
     pub(super) pod_id: Option<String>,
-    /// Whether a shim that serves the object was killed; the object may have exited because of that.
+    /// True if a shim that serves the object was killed; the object may have exited because of that.
     pub(super) shim_killed: bool,
     /// The number of changes so far.
     version: u64,
@@ -58,7 +58,7 @@ struct KillEvent {
     at: Instant,
 }
 
-/// What all clients know of all objects, and all kills so far.
+/// The clients' knowledge of all objects, and all kills so far.
 #[derive(Debug, Default)]
 pub(super) struct ExpectedState {
     objects: Mutex<BTreeMap<String, TrackedObject>>,
@@ -117,23 +117,23 @@ impl ExpectedState {
         self.kills.lock().push(kill);
     }
 
-    /// Whether one of these was killed at or after `since`, or so shortly before that the effects lasted
-    /// until then.
+    /// Returns whether one of these was killed at or after `since`, or so shortly before that the effects
+    /// lasted until then.
     pub(super) fn was_killed(&self, victims: &[Victim], since: Instant) -> bool {
-        /// How long the effects of a kill last: containerd is restarted and queried, and its calls in flight
+        /// Duration of the effects of a kill: containerd is restarted and queried, and its calls in flight
         /// fail.
         const KILL_AFTERMATH: Duration = Duration::from_secs(10);
         since.checked_sub(KILL_AFTERMATH).is_some_and(|since| self.was_killed_after(victims, since))
     }
 
-    /// Whether one of these was killed at or after `since`.
+    /// Returns whether one of these was killed at or after `since`.
     pub(super) fn was_killed_after(&self, victims: &[Victim], since: Instant) -> bool {
         let kills = self.kills.lock();
         kills.iter().any(|kill| victims.contains(&kill.victim) && kill.at >= since)
     }
 
-    /// Whether the daemon and the logkeeper may have been down at the same time after `since`: the last
-    /// output of a container may then be lost.
+    /// Returns whether the daemon and the logkeeper may have been down at the same time after `since`: the
+    /// last output of a container may then be lost.
     pub(super) fn both_killed(&self, since: Instant) -> bool {
         const BOTH_KILLED_WINDOW: Duration = Duration::from_secs(5);
         let kills = self.kills.lock();
@@ -174,7 +174,7 @@ impl ExpectedState {
             };
             if !may_be_listed(fact, listed) {
                 wrong.push(format!(
-                    "{id}: told {:?}, harmed {}, listed as {listed:?}",
+                    "{id}: reported {:?}, harmed {}, listed as {listed:?}",
                     fact.state, fact.shim_killed
                 ));
             }
@@ -183,7 +183,7 @@ impl ExpectedState {
     }
 }
 
-/// Whether an object in this expected state may be listed so.
+/// Returns whether an object in this expected state may be listed so.
 fn may_be_listed(fact: &TrackedObject, listed: Option<&str>) -> bool {
     let one_of = |states: &[&str]| listed.is_some_and(|state| states.contains(&state));
     match (fact.state, fact.is_pod) {

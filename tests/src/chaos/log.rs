@@ -1,8 +1,8 @@
-//! What a container's log must look like: numbered lines, none missing, doubled or torn.
+//! Checks of a container's log: numbered lines, none missing, doubled or torn.
 
 use crate::node::log_content;
 
-/// How far a log has been written.
+/// Progress of a log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LogProgress {
     /// The number of the last line.

@@ -21,7 +21,7 @@ pub struct Outcome {
     pub settings: Settings,
     /// The duration of the run with its cleanup.
     pub took: Duration,
-    /// How long after the last removal the leak scan found nothing; `None` if it always found something.
+    /// Time from the last removal until the leak scan found nothing; `None` if it always found something.
     pub clean_after: Option<Duration>,
     /// Kills by victim.
     pub kills: BTreeMap<Victim, u32>,
@@ -47,7 +47,7 @@ pub struct Outcome {
     pub violations: Vec<String>,
 }
 
-/// Why the log of a container may lack the last lines that the container wrote.
+/// The reason why the log of a container may lack the last lines that the container wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Excuse {
     /// Its shim, or the shim of its pod, was killed.
@@ -57,7 +57,7 @@ pub enum Excuse {
     DaemonAndLogkeeper,
 }
 
-/// Where the threads of a run record their observations.
+/// Collector of the observations of a run's threads.
 #[derive(Debug)]
 pub(super) struct RunRecorder {
     began: Instant,

@@ -1,11 +1,11 @@
-//! The sandbox store that containerd has since 1.7, as far as its clients can tell: records by id.
+//! The sandbox store that containerd has since 1.7, as far as its clients can observe it: records by id.
 //!
 //! Messages are decoded by hand: only the id of each is needed, and a stored record is returned as it was
 //! received.
 
 use std::collections::BTreeMap;
 
-/// Where its calls are.
+/// Prefix of its calls.
 pub(super) const SERVICE: &str = "/containerd.services.sandbox.v1.Store/";
 /// The gRPC status of an object that exists already.
 const ALREADY_EXISTS: &str = "6";
@@ -16,7 +16,7 @@ const INVALID: &str = "3";
 /// The gRPC status of a call that is not served.
 const UNIMPLEMENTED: &str = "12";
 
-/// What is stored: the message of each sandbox, by its id.
+/// The stored message of each sandbox, by its id.
 #[derive(Debug, Default)]
 pub(super) struct Sandboxes(BTreeMap<String, Vec<u8>>);
 

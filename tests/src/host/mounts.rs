@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, umount2};
 use switchyard_linux::mounts::{self as linux, MountTable};
 
-/// How often the unmounting of a stacked or busy tree is repeated before it is given up.
+/// Maximum number of attempts to unmount a stacked or busy tree.
 const ROUNDS: usize = 16;
 
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Where it is mounted.
+    /// Its mount point.
     pub point: PathBuf,
     /// The type of the file system, for example `nsfs` for a pinned namespace.
     pub kind: String,

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use super::eventually;
 
-/// Where containerd creates the sockets of its shims, independent of its state directory.
+/// Directory in which containerd creates the sockets of its shims, independent of its state directory.
 const SHIM_SOCKETS: &str = "/run/containerd/s/";
 
 /// A process.
@@ -20,9 +20,9 @@ pub struct Process {
     pub pid: i32,
     /// The id of its parent.
     pub parent: i32,
-    /// When it started, in clock ticks since boot: with the id it names a process for good.
+    /// Its start time in clock ticks since boot: with the id it identifies a process for good.
     pub started: u64,
-    /// Whether it is a zombie.
+    /// True if it is a zombie.
     pub zombie: bool,
     /// Its command line, words separated by blanks.
     pub command: String,
@@ -54,7 +54,7 @@ pub fn find(pid: i32) -> Option<Process> {
     })
 }
 
-/// Whether a signal has stopped all threads of a process.
+/// Returns whether a signal has stopped all threads of a process.
 #[must_use]
 pub fn is_stopped(pid: i32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };

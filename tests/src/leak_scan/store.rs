@@ -1,4 +1,4 @@
-//! What a containerd holds, as it tells over its API.
+//! The objects that a containerd holds, by its API.
 
 use std::path::Path;
 use std::thread;
@@ -20,11 +20,11 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-/// How long containerd may take to listen: a test may have killed it.
+/// Limit for containerd to listen: a test may have killed it.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// How long it may take to answer one call.
+/// Limit for the answer to one call.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
-/// How often it is tried whether it listens.
+/// Interval of the checks whether it listens.
 const POLL: Duration = Duration::from_millis(10);
 /// The largest answer that is taken, in bytes.
 const MAX_ANSWER: usize = 64 << 20;

@@ -11,7 +11,7 @@ use tonic::Status;
 use super::TestNode;
 use crate::host::{eventually, random_name};
 
-/// How long a log may take to hold what was printed.
+/// Limit for a log to contain the printed text.
 const LOG_LIMIT: Duration = Duration::from_secs(20);
 
 /// A pod that is stopped and removed when it is dropped; then nothing that carries its id may be left.

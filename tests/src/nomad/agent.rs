@@ -20,7 +20,7 @@ use super::driver::BlockingDriver;
 use super::plugin::{PluginProcess, ReattachConfig};
 use crate::daemon::binary;
 
-/// How long an agent waits for the exit of its plugin after a call has failed.
+/// Time for which an agent waits for the exit of its plugin after a call has failed.
 const EXIT_WAIT: Duration = Duration::from_secs(3);
 
 /// An agent. Dropping it kills its plugin; tasks stay.
@@ -33,7 +33,7 @@ pub struct Agent {
     instance: Mutex<PluginProcess>,
 }
 
-/// Why a call failed, as an agent sees it.
+/// The reason why a call failed, as an agent sees it.
 #[derive(Debug)]
 pub enum CallFailure {
     /// The plugin has exited: the agent starts a new one and repeats the call.
@@ -87,7 +87,7 @@ impl Agent {
         let plugin = PluginProcess::reattach(record, &runtime);
         let info = plugin.info().expect("a plugin that was reattached to answers");
         assert_eq!(info.r#type(), base::PluginType::Driver);
-        BlockingDriver::new(&plugin, &runtime).init().expect("it is asked to go on");
+        BlockingDriver::new(&plugin, &runtime).init().expect("it is asked to continue");
         Self { exe, args, config, runtime, instance: Mutex::new(plugin) }
     }
 
@@ -140,7 +140,7 @@ impl Agent {
         &self.runtime
     }
 
-    /// How an agent classifies the failure of a call: it waits a while for the exit of the plugin.
+    /// Classifies the failure of a call as an agent does: it waits a while for the exit of the plugin.
     pub fn classify_failure(&self, status: Status) -> CallFailure {
         // Go's client reports `Unavailable` for a broken connection.
         let broke = status.source().is_some_and(|source| source.is::<tonic::transport::Error>());
@@ -245,7 +245,7 @@ fn encoded(plugin: &PluginProcess, config: &Value) -> Vec<u8> {
     encode(&spec.expect("ours takes something"), config)
 }
 
-/// What an agent says of its node: two cores of 2500 MHz.
+/// Returns an agent's description of its node: two cores of 2500 MHz.
 #[must_use]
 pub fn nomad_config() -> base::NomadConfig {
     let core = |core_id| base::ClientTopologyCore { core_id, base_speed: 2500, ..Default::default() };

@@ -9,7 +9,7 @@ use crate::root::PrivateRoot;
 pub struct AgentPaths {
     /// Below it are its plugins and its allocations.
     pub dir: PathBuf,
-    /// Where the daemon listens.
+    /// The daemon's socket.
     pub socket: PathBuf,
     /// Its control group, below the root of the hierarchy.
     pub cgroup: String,

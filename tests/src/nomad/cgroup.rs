@@ -11,7 +11,7 @@ use crate::host::eventually;
 /// The controllers of version 1 that an agent makes groups of beside the set of processors.
 const CONTROLLERS: [&str; 3] = ["freezer", "memory", "cpu"];
 
-/// How long the last process may take to leave a group.
+/// Limit for the last process to leave a group.
 const EMPTY: Duration = Duration::from_secs(5);
 
 /// The groups of one task.

@@ -15,7 +15,7 @@ use tonic::{Response, Status, Streaming};
 
 use super::plugin::PluginProcess;
 
-/// How long a call may take that ought to be answered soon.
+/// Limit for a call that ought to be answered soon.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 
 /// The calls on one connection. Each blocks.
@@ -31,7 +31,7 @@ pub struct ResponseStream<T> {
     runtime: Arc<Runtime>,
 }
 
-/// What came of a command with streams.
+/// The result of a command with streams.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExecOutput {
     /// Its standard output.

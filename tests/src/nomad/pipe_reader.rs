@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// How often a pipe is polled.
+/// Interval at which a pipe is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Reads until its end. Dropping it closes the pipe.
@@ -21,12 +21,12 @@ pub(super) struct PipeReader {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Whether the end of all writers is the end.
+/// The meaning of an end of file, which is the end of all writers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OnEof {
-    /// Of a pipe it is.
+    /// The end of a pipe.
     EndOfInput,
-    /// Of a FIFO it is not: another writer may come.
+    /// Not the end of a FIFO: another writer may come.
     Ignored,
 }
 
@@ -55,12 +55,12 @@ impl PipeReader {
         Self { state, thread: Some(thread) }
     }
 
-    /// What has been read so far.
+    /// Returns the text read so far.
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.state.lock().bytes).into_owned()
     }
 
-    /// Whether its end was seen.
+    /// Returns whether its end was seen.
     pub(super) fn has_ended(&self) -> bool {
         self.state.lock().ended
     }

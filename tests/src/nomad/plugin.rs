@@ -22,13 +22,13 @@ use tonic::transport::{Channel, Endpoint};
 use super::pipe_reader::{OnEof, PipeReader};
 use crate::host::eventually;
 
-/// How long an agent waits for the first line.
+/// Limit for which an agent waits for the first line.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 
-/// How long a call may take that a plugin answers by itself.
+/// Limit for a call that a plugin answers by itself.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long an agent waits for the end that it has asked for, before it kills.
+/// Time for which an agent waits for the end that it has requested, before it kills.
 pub const GRACE: Duration = Duration::from_secs(2);
 
 /// Nomad's magic cookie, and the name of its variable.
@@ -46,12 +46,11 @@ pub struct PluginProcess {
     pipes: Option<(PipeReader, PipeReader)>,
 }
 
-/// What an agent writes down of a plugin, to find it again after its own crash. The process is still ours to
-/// wait for.
+/// An agent's note of a plugin, to find it again after its own crash. The process remains our child.
 #[derive(Debug)]
 pub struct ReattachConfig {
     child: Child,
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: PathBuf,
     /// Its process.
     pub pid: u32,
@@ -60,9 +59,9 @@ pub struct ReattachConfig {
 /// A plugin that did not come up.
 #[derive(Debug)]
 pub struct LaunchFailure {
-    /// How it ended, if it did.
+    /// Its exit status, if it has ended.
     pub status: Option<ExitStatus>,
-    /// What it said on standard error.
+    /// Its output on standard error.
     pub stderr: String,
 }
 
@@ -167,7 +166,7 @@ impl PluginProcess {
         self.pid
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     #[must_use]
     pub fn address(&self) -> &Path {
         &self.address
@@ -222,7 +221,7 @@ impl PluginProcess {
         self.with_call_limit(async { Ok(call(BasePluginClient::new(self.channel())).await?.into_inner()) })
     }
 
-    /// What comes of a call that ought to be answered soon.
+    /// Awaits a call that ought to be answered soon.
     fn with_call_limit<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
         self.runtime.block_on(async {
             match tokio::time::timeout(CALL_LIMIT, call).await {
@@ -232,7 +231,7 @@ impl PluginProcess {
         })
     }
 
-    /// What go-plugin's `Ping` asks.
+    /// Returns the answer to go-plugin's `Ping`.
     ///
     /// # Errors
     /// The status of the call.
@@ -275,13 +274,13 @@ impl PluginProcess {
         status
     }
 
-    /// What it has said on standard error so far.
+    /// Returns its output on standard error so far.
     #[must_use]
     pub fn stderr(&self) -> String {
         self.pipes.as_ref().map(|(_, stderr)| stderr.text()).unwrap_or_default()
     }
 
-    /// What it has said on standard output so far.
+    /// Returns its output on standard output so far.
     #[must_use]
     pub fn stdout(&self) -> String {
         self.pipes.as_ref().map(|(stdout, _)| stdout.text()).unwrap_or_default()

@@ -1,4 +1,5 @@
-//! What an agent does for one task: waits for its exit, and recovers the task after the plugin was restarted.
+//! An agent's handling of one task: it waits for its exit, and recovers the task after the plugin was
+//! restarted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +11,7 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 use super::agent::{Agent, CallFailure};
 use crate::host::eventually;
 
-/// How long a test's task may run.
+/// Limit for the run of a test's task.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 /// Within which a task is recovered once a plugin can be started.
 const RECOVER_LIMIT: Duration = Duration::from_secs(60);
@@ -22,12 +23,12 @@ pub struct TaskRunner {
     recovered: Arc<AtomicU32>,
 }
 
-/// How a task ended.
+/// The end of a task.
 #[derive(Debug)]
 pub struct TaskEnd {
     /// Its result.
     pub result: nomad::ExitResult,
-    /// How often it was recovered.
+    /// Number of its recoveries.
     pub recovered: u32,
 }
 

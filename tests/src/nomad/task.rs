@@ -1,4 +1,4 @@
-//! What an agent prepares for a task: directories, FIFOs with a reader, cgroups, environment and the request
+//! An agent's preparations for a task: directories, FIFOs with a reader, cgroups, environment and the request
 //! itself.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use super::config::encode;
 use super::pipe_reader::{OnEof, PipeReader};
 use crate::host::random_name;
 
-/// How long a task may take to say something.
+/// Limit for a task to print something.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(20);
 
 /// A task that is ready to be started. Dropping it removes its directories and control groups.
@@ -154,13 +154,13 @@ impl TaskSetup {
         ));
     }
 
-    /// What it has said on standard output.
+    /// Returns its output on standard output.
     #[must_use]
     pub fn stdout(&self) -> String {
         self.logs.as_ref().map(|(stdout, _)| stdout.text()).unwrap_or_default()
     }
 
-    /// What it has said on standard error.
+    /// Returns its output on standard error.
     #[must_use]
     pub fn stderr(&self) -> String {
         self.logs.as_ref().map(|(_, stderr)| stderr.text()).unwrap_or_default()

@@ -1,10 +1,10 @@
-//! What a run of the tests does of what is slow.
+//! The slow items of a run of the tests.
 
 use std::collections::BTreeSet;
 
 use super::{EVERY_RUN, KILL_LISTS, RootPart, SLOW, Shard, Suite, What};
 
-/// How much of what is slow a run does.
+/// The extent of the slow items in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extent {
     /// Everything.
@@ -18,7 +18,7 @@ pub enum Extent {
     },
 }
 
-/// What a run of the tests does of what is slow, beside all that is quick.
+/// The slow items of a run of the tests, beside all that is quick.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The shard, if not all of them: lists of kill points take each eighth point.
@@ -31,18 +31,18 @@ pub struct Plan {
     pub facts: Vec<&'static str>,
     /// The tests of `tests/it` that the guest runs.
     pub smoke: Vec<&'static str>,
-    /// Whether the power of the guest is cut, and the guest restarted.
+    /// True if the power of the guest is cut, and the guest restarted.
     pub power_cut: bool,
     /// The tests in other suites of Debian.
     pub roots: Vec<(Suite, RootPart)>,
-    /// Whether the documentation is built.
+    /// True if the documentation is built.
     pub documentation: bool,
-    /// What is left to the other shards.
+    /// The items left to the other shards.
     pub left_out: Vec<What>,
 }
 
 impl Plan {
-    /// What a run of this extent does.
+    /// Makes the plan of a run of this extent.
     #[must_use]
     pub fn new(extent: &Extent) -> Self {
         let mut plan = Self::default();

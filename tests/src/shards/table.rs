@@ -1,12 +1,13 @@
-//! What is slow, and the shard of each.
+//! The slow items, and the shard of each.
 //!
-//! A new row goes into the shard that is shortest by then; a test tells when one exceeds the mean by a fifth. The seconds are those of
-//! one run on two processors, without KVM: `tests/run` prints the slowest tests, and how long each fact of the guest took.
+//! A new row belongs in the shortest shard; a test fails when one exceeds the mean by a fifth. The seconds
+//! are those of one run on two processors, without KVM: `tests/run` prints the slowest tests, and how long
+//! each fact of the guest took.
 
 use super::What::{Documentation, Fact, PowerCut, Root, Smoke, Test};
 use super::{KnownFailure, RootPart, Slow, Suite, What};
 
-/// What only the guest shows and every run does.
+/// Facts that only the guest can show, and that every run checks.
 pub const EVERY_RUN: &[What] = &[
     Fact("units", "package_is_whole_and_its_units_start_at_each_boot"),
     Fact("limits", "limits_are_in_cgroup_v2_files_and_can_be_updated"),
@@ -38,7 +39,8 @@ pub const ROOT_PARTS: [&[&str]; 2] = [
     ],
 ];
 
-/// What fails in these suites. A failure that is not listed fails the run; the summary names a row whose test passes.
+/// Tests that fail in these suites. A failure that is not listed fails the run; the summary names a row whose
+/// test passes.
 pub const KNOWN_FAILURES: &[KnownFailure] = &[KnownFailure {
     suite: Suite::Sid,
     test: "cri::exits::busy_cgroup_is_removed_when_empty",

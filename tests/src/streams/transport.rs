@@ -1,4 +1,4 @@
-//! How a client reaches the streaming server: over SPDY or WebSocket, with or without TLS.
+//! Transports to the streaming server: SPDY or WebSocket, with or without TLS.
 
 use std::io;
 use std::path::{Path, PathBuf};

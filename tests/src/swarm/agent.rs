@@ -120,13 +120,13 @@ impl TestAgent {
         Self { executor, reports, report, end, thread: Some(thread) }
     }
 
-    /// How the agent is.
+    /// Returns the state of the agent.
     #[must_use]
     pub fn report(&self) -> AgentReport {
         self.report.borrow().clone()
     }
 
-    /// Changes what managers are told of the node.
+    /// Changes the node's description for managers.
     pub fn describe(&self, change: impl FnOnce(&mut NodeFacts)) {
         self.executor.facts.send_modify(change);
     }
@@ -137,7 +137,7 @@ impl TestAgent {
         self.executor.changes.lock().iter().flat_map(|changes| changes.list.clone()).collect()
     }
 
-    /// How many messages had everything.
+    /// Returns the number of complete messages.
     #[must_use]
     pub fn complete_messages(&self) -> usize {
         self.executor.changes.lock().iter().filter(|changes| changes.is_complete).count()
@@ -165,7 +165,7 @@ impl TestAgent {
     pub fn wait(mut self) -> Result<(), Error> {
         let thread = self.thread.take().expect("it is waited for once");
         let has_ended = crate::host::eventually(Duration::from_secs(60), || thread.is_finished());
-        assert!(has_ended, "the agent goes on: {:?}", self.report());
+        assert!(has_ended, "the agent continues: {:?}", self.report());
         thread.join().expect("an agent does not panic")
     }
 }

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::backend_fixture::BackendFixture;
 use crate::host::eventually;
 
-/// How long a step of a container may take.
+/// Limit for a step of a container.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A gateway over a real backend, with the executor of a swarm.
@@ -27,9 +27,9 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 pub struct SwarmNode {
     /// The gateway.
     pub gateway: Gateway,
-    /// What executes assigned tasks.
+    /// The executor of assigned tasks.
     pub executor: TaskExecutor,
-    /// What managers would be told.
+    /// The reports to managers.
     pub reports: Arc<Reports>,
 }
 
@@ -142,7 +142,7 @@ pub fn assigned(task: swarm::Task) -> Change {
     Change::Task(Arc::new(task))
 }
 
-/// What a node of a test says of itself: a processor, a GiB, and networks without overlay.
+/// Returns the description of a test's node: a processor, a GiB, and networks without overlay.
 #[must_use]
 pub fn facts(hostname: &str) -> NodeFacts {
     NodeFacts {

@@ -22,11 +22,11 @@ pub struct SwarmWorker {
 /// A task, as `switchyard ps` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WorkerTask {
-    /// Whose it is.
+    /// Its owner.
     pub owner: String,
     /// Its id.
     pub id: String,
-    /// What people call it.
+    /// Its name.
     pub name: String,
     /// Its state, in one word.
     pub state: String,
@@ -73,7 +73,7 @@ impl SwarmWorker {
         command.output().expect("the binary exists")
     }
 
-    /// What such a command prints, which must succeed.
+    /// Returns the output of such a command, which must succeed.
     ///
     /// # Panics
     /// If it fails.
@@ -84,7 +84,7 @@ impl SwarmWorker {
         String::from_utf8(done.stdout).expect("it is text")
     }
 
-    /// What such a command says on standard error, which must fail with status 1.
+    /// Returns the standard error of such a command, which must fail with status 1.
     ///
     /// # Panics
     /// If it does not.
@@ -117,10 +117,10 @@ impl SwarmWorker {
         self.output(&["swarm", "join", "--token-file", &file, &cluster.address(0)]);
     }
 
-    /// The tasks of all owners, as the daemon tells them.
+    /// Returns the tasks of all owners that the daemon lists.
     ///
     /// # Panics
-    /// If they are not told.
+    /// If the list fails.
     #[track_caller]
     #[must_use]
     pub fn tasks(&self) -> Vec<WorkerTask> {
@@ -137,20 +137,20 @@ impl SwarmWorker {
         objects["tasks"].as_array().expect("there is a list").iter().map(task).collect()
     }
 
-    /// The tasks of the swarm among them.
+    /// Returns the tasks of the swarm among them.
     ///
     /// # Panics
-    /// If they are not told.
+    /// If the list fails.
     #[track_caller]
     #[must_use]
     pub fn swarm_tasks(&self) -> Vec<WorkerTask> {
         self.tasks().into_iter().filter(|task| task.owner == "swarm").collect()
     }
 
-    /// The membership, as the daemon tells it, whether something has to be mended or not.
+    /// Returns the membership that the daemon reports, healthy or not.
     ///
     /// # Panics
-    /// If it is not told.
+    /// If it is not reported.
     #[must_use]
     pub fn status(&self) -> Value {
         let done = self.call(&["swarm", "status", "--output", "json"]);

@@ -42,18 +42,18 @@ const NODES: u64 = 100;
 /// Their major number, which the kernel leaves to experiments: no driver serves them, and they are never
 /// opened.
 const MAJOR: u64 = 240;
-/// What all names of resources and kinds begin with.
+/// Prefix of all names of resources and kinds.
 const VENDOR: &str = "bench.example";
 /// The namespace of its containers.
 pub(crate) const NAMESPACE: &str = "switchyard-devices";
-/// How long the daemon stays idle before its memory is measured.
+/// Time for which the daemon stays idle before its memory is measured.
 const IDLE_TIME: Duration = Duration::from_secs(3);
 
 /// The node. Dropping it ends and removes everything.
 pub(crate) struct DeviceBench {
     /// Its CRI server.
     pub(crate) side: Side,
-    /// What pods of it are asked for with.
+    /// The common parts of its requests for pods.
     pub(crate) requests: Requests,
     /// Its agent.
     pub(crate) nomad: NomadAgent,
@@ -64,7 +64,7 @@ pub(crate) struct DeviceBench {
     plugin: DevicePlugin,
     /// The number of the first resource of which nothing was given out.
     unused: Cell<usize>,
-    /// What its memory has grown by with the devices, kubelet included.
+    /// Growth of its memory with the devices, kubelet included.
     pub(crate) growth: Resident,
     _daemon: Daemon,
     containerd: PathBuf,
@@ -190,12 +190,12 @@ impl DeviceBench {
         Ok(directory(&self.root).join(&last.endpoint))
     }
 
-    /// Where the device plugin for Nomad listens.
+    /// Returns the address at which the device plugin for Nomad listens.
     pub(crate) fn device_plugin(&self) -> Result<PathBuf, Failure> {
         self.plugin.address()
     }
 
-    /// Where its CRI server and the containerd below it listen.
+    /// Returns the sockets of its CRI server and of the containerd below it.
     pub(crate) fn sockets(&self) -> (PathBuf, PathBuf) {
         (self.root.cri_socket(), self.containerd.clone())
     }

@@ -1,7 +1,8 @@
-//! From an assignment to the start of its process, beside bare starts of the same container on the same containerd.
+//! The time from an assignment to the start of its process, beside bare starts of the same container on the
+//! same containerd.
 //!
-//! Managers do not tell when they send an assignment. So it is handed over as a session does it, in this process, to the
-//! executor and the backend that the daemon has.
+//! Managers do not report when they send an assignment. So it is handed over as a session does it, in this
+//! process, to the executor and the backend that the daemon has.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ use crate::tasks::cni::Cni;
 use crate::tasks::nomad::{INSIDE, TaskNetwork, free_port, on_own_thread};
 use crate::tasks::{COOLDOWN, next_network};
 
-/// How often it is looked at whether a task runs.
+/// Interval of the checks whether a task runs.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Both sides.
@@ -137,7 +138,7 @@ impl AssignmentSides {
         Ok(took)
     }
 
-    /// When it was seen that the task runs.
+    /// Waits until the task runs, and returns the time at which that was seen.
     async fn until_running(&self, id: &str) -> Result<Instant, Failure> {
         loop {
             if let Some(status) = self.node.reports.latest(id) {

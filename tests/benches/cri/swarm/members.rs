@@ -15,15 +15,15 @@ use crate::failure::Failure;
 use crate::memory::Resident;
 use crate::pair::Pair;
 
-/// How long the daemon rests before its memory is read.
+/// Time for which the daemon rests before its memory is read.
 pub(super) const REST: Duration = Duration::from_secs(3);
 /// Tasks that run already when memory is looked at first.
 pub(super) const BASELINE_TASKS: u32 = 40;
 /// Tasks that are assigned at once outside of measurements.
 const AT_ONCE: u32 = 8;
-/// How long the manager may take for anything.
+/// Limit for the manager's answers.
 const LIMIT: Duration = Duration::from_secs(120);
-/// How often it is asked.
+/// Interval at which it is queried.
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
 /// Between services: what is left of the one before is of nobody.
 const COOLDOWN: Duration = Duration::from_millis(200);
@@ -120,8 +120,8 @@ impl Members {
         Ok(Pair { theirs: dockerd()?, ours })
     }
 
-    /// What the daemon's memory grows by with many tasks, beside others, in MiB, after as many have run and ended: what the
-    /// first starts take at once is of the daemon, which keeps it.
+    /// Measures the growth of the daemon's memory with many tasks, beside others, in MiB, after as many have
+    /// run and ended: memory that the first starts allocate for good belongs to the daemon itself.
     pub(super) fn grow(&mut self, count: u32) -> Result<f64, Failure> {
         let first = self.run(count, count)?;
         self.remove_all(first)?;

@@ -26,7 +26,7 @@ use crate::failure::Failure;
 use crate::pair::Pair;
 use crate::side::{SNAPSHOTTER, scoped};
 
-/// How long a process may take to end that was killed.
+/// Limit for a killed process to end.
 const END: Duration = Duration::from_secs(20);
 
 /// The bare way. Clones share its connection.
@@ -39,11 +39,11 @@ pub(crate) struct BareContainerd {
     tasks: TasksClient<Channel>,
     model: ModelContainer,
     cni: Cni,
-    /// Where namespaces are held.
+    /// Directory in which namespaces are pinned.
     dir: PathBuf,
 }
 
-/// What a container is like that we have made.
+/// The container of ours that bare ones are modelled on.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelContainer {
     spec: Value,
@@ -53,7 +53,7 @@ pub(crate) struct ModelContainer {
     top: String,
 }
 
-/// Where a container is started.
+/// The place in which a container is started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BarePlace<'a> {
     pub(crate) network: TaskNetwork,

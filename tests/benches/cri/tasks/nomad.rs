@@ -21,7 +21,7 @@ use crate::side::channel;
 
 /// The port of a task, in its own network.
 pub(crate) const INSIDE: u16 = 8080;
-/// How often an agent asks what a task uses.
+/// Interval at which an agent asks for a task's usage.
 const USAGE: Duration = Duration::from_secs(1);
 
 /// An agent.
@@ -31,7 +31,7 @@ pub(crate) struct NomadAgent {
     /// It has its own runtime, which must neither run nor be dropped on a thread of another runtime.
     agent: Option<Agent>,
     paths: AgentPaths,
-    /// What tasks run.
+    /// Image of the tasks.
     image: String,
 }
 
@@ -64,7 +64,7 @@ impl NomadAgent {
         Ok(Self { driver, agent: Some(agent), paths: root.into(), image: image.to_owned() })
     }
 
-    /// Where its launcher listens.
+    /// Returns the address at which its launcher listens.
     pub(crate) fn address(&self) -> Result<PathBuf, Failure> {
         Ok(self.agent.as_ref().ok_or("the agent has ended")?.plugin().address().to_owned())
     }
@@ -109,7 +109,7 @@ impl Drop for NomadAgent {
     }
 }
 
-/// What an agent calls. Clones share the connection.
+/// The calls of an agent. Clones share the connection.
 #[derive(Clone, Debug)]
 pub(crate) struct DriverCalls {
     driver: DriverClient<Channel>,
@@ -195,7 +195,7 @@ impl PreparedTask {
         }));
     }
 
-    /// What is shown at this path inside of it, of its allocation.
+    /// Returns the source of the mount at this path inside of it, in its allocation.
     pub(crate) fn mount_source(&self, inside: &str) -> Result<PathBuf, Failure> {
         let task = self.setup.task_dir();
         match inside {
@@ -206,12 +206,12 @@ impl PreparedTask {
         }
     }
 
-    /// Where its output goes.
+    /// Returns the destination of its output.
     pub(crate) fn stdout(&self) -> &str {
         &self.setup.config.stdout_path
     }
 
-    /// Where the rest goes.
+    /// Returns the destination of its standard error.
     pub(crate) fn stderr(&self) -> &str {
         &self.setup.config.stderr_path
     }

@@ -103,7 +103,8 @@ impl ChaosClient<'_> {
     }
 }
 
-/// Whether a log has all lines that its container wrote. A container that was killed writes no final line.
+/// Returns whether a log has all lines that its container wrote. A container that was killed writes no final
+/// line.
 fn is_complete(container: &ClientContainer, read: &log::LogProgress) -> bool {
     match container.code {
         Some(OWN_CODE) => read.last == LINES,
