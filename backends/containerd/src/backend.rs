@@ -31,7 +31,7 @@ mod setup;
 
 use parts::Parts;
 
-/// How long recovery waits for containerd before it fails with `Unavailable`.
+/// Limit for which recovery waits for containerd before it fails with `Unavailable`.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs sandboxes and tasks on containerd.

@@ -1,4 +1,4 @@
-//! What every part stands on: configuration, paths, names, files and errors. Nothing here knows of
+//! The foundation of all parts: configuration, paths, names, files and errors. Nothing here depends on
 //! containerd's API calls.
 
 pub mod config;

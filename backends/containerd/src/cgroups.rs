@@ -27,7 +27,7 @@ pub(crate) struct Cgroups {
     pub(crate) moves: Arc<cgroup::Moves>,
     /// Those that had processes when their objects were removed.
     pub(crate) busy: BusyCgroups,
-    /// Which sandboxes claim which parents.
+    /// The parent cgroups that sandboxes claim.
     pub(crate) pods: Arc<PodCgroups>,
     pub(crate) live: Arc<dyn LiveContainers>,
     pub(crate) cleanup: Arc<CleanupQueue>,

@@ -27,9 +27,9 @@ use crate::client::health::Health;
 const PERIOD: Duration = Duration::from_secs(2);
 /// The longest pause between two tries.
 const MAX_PAUSE: Duration = Duration::from_mins(5);
-/// How often the log repeats that a cleanup keeps failing.
+/// Interval at which the log repeats that a cleanup keeps failing.
 const LOG_INTERVAL: Duration = Duration::from_hours(1);
-/// How many cleanups run at once.
+/// Maximum number of concurrent cleanups.
 const CONCURRENCY: usize = 4;
 
 /// The bound of the queue. More entries than a node ever has objects would be a bug of this daemon; an entry
@@ -53,9 +53,9 @@ pub(crate) trait Cleanup: fmt::Debug + Send + Sync {
 struct QueuedCleanup {
     cleanup: Box<dyn Cleanup>,
     since: Instant,
-    /// When it is tried next.
+    /// Time of the next try.
     due: Instant,
-    /// When the log last said that this cleanup fails.
+    /// Time at which the log last reported that this cleanup fails.
     logged_at: Option<Instant>,
 }
 

@@ -234,8 +234,8 @@ impl Client {
         &self.instance
     }
 
-    /// This run of the daemon: a part of the keys of objects that do not outlive it, so that those of
-    /// predecessors can be told.
+    /// Returns the id of this run of the daemon: a part of the keys of objects that do not outlive it, which
+    /// distinguishes them from those of predecessors.
     pub(crate) fn run(&self) -> &str {
         &self.run
     }
@@ -253,7 +253,8 @@ impl Client {
         self.headers.namespace.to_str().unwrap_or_default()
     }
 
-    /// How many calls containerd has answered so far, in whatever way, for which it needs its database.
+    /// Returns the number of calls that needed containerd's database and were answered so far, in whatever
+    /// way.
     pub(crate) fn answers(&self) -> u64 {
         self.channel.answers()
     }

@@ -1,4 +1,4 @@
-//! What all components know of the node and its configuration, and what follows from that without I/O.
+//! Data about the node and its configuration that all components share, and pure conclusions from it.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) struct Context {
     pub(crate) epoch: Option<String>,
     /// The steps that tests make fail.
     pub(crate) faults: Faults,
-    /// Is told what this backend does.
+    /// Receives this backend's events.
     pub(crate) observer: Arc<dyn BackendObserver>,
 }
 
@@ -58,8 +58,8 @@ impl Context {
         })
     }
 
-    /// Whether the main processes of a runtime handler are processes of this node, with the pids that its
-    /// shim reports.
+    /// Returns whether the main processes of a runtime handler are processes of this node, with the pids that
+    /// its shim reports.
     pub(crate) fn has_host_processes(&self, handler: &str) -> bool {
         self.runtime(handler).is_ok_and(|runtime| runtime.type_ == RUNC_TYPE)
     }

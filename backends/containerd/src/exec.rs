@@ -47,7 +47,7 @@ use process::Exec;
 /// The pause between two checks whether children of an exited process still write.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How many processes are started on this node at a time.
+/// Maximum number of concurrent process starts on this node.
 const STARTS: usize = 16;
 
 /// The control of an exec; dropping it ends the process.

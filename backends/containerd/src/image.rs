@@ -330,7 +330,7 @@ impl ContainerdImageStore {
         &self.layer_sync
     }
 
-    /// Which snapshotters do not answer.
+    /// Returns the snapshotters that do not answer.
     pub(crate) const fn snapshotters(&self) -> &AwaySnapshotters {
         &self.snapshotters
     }

@@ -1,10 +1,10 @@
-//! What the parts below the tables of sandboxes and tasks ask about the objects in these tables.
+//! Queries by the lower parts about the objects in the tables of sandboxes and tasks.
 
 use std::fmt::Debug;
 
 /// The containers that this daemon knows, by their ids.
 pub(crate) trait LiveContainers: Debug + Send + Sync {
-    /// Whether the container may have a process. `false` for an id that is not known.
+    /// Returns whether the container may have a process. `false` for an unknown id.
     fn may_have_process(&self, id: &str) -> bool;
 
     /// The tasks without a persisted exit whose process is seen to run, except for `except`, each with the

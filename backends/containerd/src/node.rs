@@ -1,4 +1,4 @@
-//! What this node, its containerd and its runtimes can do, and whether they are in order.
+//! Capabilities and condition of this node, its containerd and its runtimes.
 
 use std::sync::{Arc, Once};
 
@@ -43,7 +43,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Whether the runtime of a handler supports recursively read-only mounts on this kernel.
+    /// Returns whether the runtime of a handler supports recursively read-only mounts on this kernel.
     pub(crate) fn recursive_readonly(&self, runtime: &Runtime) -> bool {
         self.context.host.kernel >= (5, 12) && self.probes.features_of(&runtime.binary).recursive_readonly
     }

@@ -39,7 +39,7 @@ impl PredecessorCalls {
     ///
     /// If the outcome has to be cleaned up, each later call of this method returns it again at once, also in
     /// the next daemon, until [`PredecessorCalls::predecessor_call_done`] is called: a kill during the
-    /// cleanup does not start the wait anew. Cancel-safe.
+    /// cleanup does not restart the wait. Cancel-safe.
     pub(crate) async fn await_predecessor_call(&self, id: &ContainerId) -> Result<CallOutcome> {
         if !self.shims.predecessor_calls.contains(id) {
             return Ok(CallOutcome::NoEffect);
@@ -82,8 +82,8 @@ impl PredecessorCalls {
         }
     }
 
-    /// Whether containerd works on a container. With a managed containerd the bundle tells. With an external
-    /// one only processes that work on the container do, and their absence proves nothing.
+    /// Returns whether containerd works on a container. With a managed containerd the bundle shows it. With
+    /// an external one only processes that work on the container do, and their absence proves nothing.
     async fn observe_activity(&self, id: &ContainerId, process: ProcessState) -> Result<Option<bool>> {
         match (self.shims.has_bundle(id), process) {
             (Some(has_bundle), _) => Ok(Some(has_bundle)),

@@ -61,7 +61,7 @@ mod run;
 mod starts;
 mod timings;
 
-/// How many objects are recovered at the same time.
+/// Maximum number of objects that are recovered concurrently.
 const CONCURRENCY: usize = 16;
 
 /// Recovers what a predecessor left.

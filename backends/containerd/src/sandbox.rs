@@ -398,7 +398,7 @@ impl Sandboxes {
     }
 }
 
-/// Whether a sandbox has its own UTS namespace, and so a host name of its own.
+/// Returns whether a sandbox has its own UTS namespace, and so a host name of its own.
 fn own_uts(spec: &SandboxSpec) -> bool {
     match spec.uts {
         UtsMode::Network => !matches!(spec.network, SandboxNetwork::Host),
@@ -427,7 +427,7 @@ fn owned((name, value): (&String, &String)) -> (String, String) {
     (name.clone(), value.clone())
 }
 
-/// Whether a kernel parameter belongs to the existing network namespace that a sandbox joins.
+/// Returns whether a kernel parameter belongs to the existing network namespace that a sandbox joins.
 fn is_of_joined(spec: &SandboxSpec, parameter: &str) -> bool {
     matches!(spec.network, SandboxNetwork::Joined(_))
         && SysctlName::parse(parameter).and_then(|name| name.namespace()) == Some(SysctlNamespace::Network)

@@ -25,7 +25,7 @@ use crate::task::table::TaskTable;
 
 mod metrics;
 
-/// How many layers are measured at once.
+/// Maximum number of layers that are measured concurrently.
 const MEASURES: usize = 8;
 
 /// Measures and describes sandboxes and tasks.

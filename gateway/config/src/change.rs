@@ -1,4 +1,4 @@
-//! What a reload changes: the configuration in force, compared with the one that the sources hold now.
+//! Reload of the configuration: the one in force, compared with the one that the sources hold now.
 //!
 //! Keys with the effect [`Effect::Reload`] take their new value. All others keep the value that the daemon
 //! was started with, and are reported until it is restarted.
@@ -43,7 +43,7 @@ pub struct Reload {
 }
 
 impl Effective {
-    /// What a reload makes of this configuration, if the sources hold `new` now.
+    /// Computes the result of a reload of this configuration, if the sources hold `new` now.
     ///
     /// # Errors
     /// The changes that need no restart are invalid without the others; the message says so.

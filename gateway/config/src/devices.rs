@@ -17,12 +17,11 @@ pub struct DevicesConfig {
     pub cdi_spec_dirs: Vec<PathBuf>,
     /// Groups of devices, which jobs request by vendor, type and name.
     pub groups: Vec<Group>,
-    /// How long an orchestrator keeps devices that it was allocated but has not used yet, in minutes.
+    /// Minutes for which an orchestrator keeps devices that it was allocated but has not used yet.
     pub lease_minutes: u32,
-    /// How long an orchestrator keeps devices after the sandbox that used them has stopped, in seconds.
+    /// Seconds for which an orchestrator keeps devices after the sandbox that used them has stopped.
     pub restart_grace_seconds: u32,
-    /// What to do with a task that requests a device of a group by path or CDI name while another holder has
-    /// it.
+    /// Policy for a task that requests a device of a group by path or CDI name while another holder has it.
     pub named: NamedDevicePolicy,
     /// The kubelet to which groups with a resource are offered.
     pub kubelet: KubeletDevices,
@@ -30,7 +29,7 @@ pub struct DevicesConfig {
     pub host: DeviceHost,
 }
 
-/// What to do with a task that requests a device by path or CDI name while another holder has it.
+/// Policy for a task that requests a device by path or CDI name while another holder has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NamedDevicePolicy {
@@ -45,11 +44,11 @@ pub enum NamedDevicePolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LedgerConfig {
-    /// What to do with a task that reserves more than the node has left.
+    /// Policy for a task that reserves more than the node has left.
     pub overcommit: Overcommit,
 }
 
-/// What to do with a task that reserves more processors or memory than the node has left.
+/// Policy for a task that reserves more processors or memory than the node has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Overcommit {
@@ -95,13 +94,13 @@ impl DevicesConfig {
         }
     }
 
-    /// How long an orchestrator keeps devices that it was allocated but has not used yet.
+    /// Returns the time for which an orchestrator keeps devices that it was allocated but has not used yet.
     #[must_use]
     pub const fn lease(&self) -> Duration {
         Duration::from_secs(60 * self.lease_minutes as u64)
     }
 
-    /// How long an orchestrator keeps devices after the sandbox that used them has stopped.
+    /// Returns the time for which an orchestrator keeps devices after the sandbox that used them has stopped.
     #[must_use]
     pub const fn restart_grace(&self) -> Duration {
         Duration::from_secs(self.restart_grace_seconds as u64)

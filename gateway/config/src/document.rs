@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use toml_edit::{ImDocument, Item, TomlError, Value};
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location {
     /// The default.

@@ -1,4 +1,4 @@
-//! When a change of a key takes effect: the one list, which `config.toml` repeats behind each key.
+//! Effects of changes of keys: the one list, which `config.toml` repeats behind each key.
 
 use switchyard_operator_api::Effect::{
     self, EmptyNode, Reload, Restart, RestartContainerd, RestartLogkeeper,
@@ -62,8 +62,8 @@ const FILES_OF_LISTENERS: &[&str] = &[
     "cri.streaming.tls_key",
 ];
 
-/// The effect of a change of the key at this path, which may be a whole runtime. `is_added` and `is_removed` tell that
-/// only one of both configurations sets it.
+/// Returns the effect of a change of the key at this path, which may be a whole runtime. `is_added` and
+/// `is_removed` are true if only the new or only the old configuration sets it.
 pub(super) fn effect_of(path: &[String], is_added: bool, is_removed: bool) -> Effect {
     // A new runtime affects nothing that exists; another one may have containers.
     if is_runtime(path) && is_added {
@@ -76,7 +76,7 @@ pub(super) fn effect_of(path: &[String], is_added: bool, is_removed: bool) -> Ef
     }
 }
 
-/// Whether a path is that of a whole runtime.
+/// Returns whether a path is that of a whole runtime.
 pub(super) fn is_runtime(path: &[String]) -> bool {
     matches!(path, [section, runtimes, _] if section == "containerd" && runtimes == "runtimes")
 }

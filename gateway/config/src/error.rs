@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use super::document::Location;
 
-/// Why a configuration is invalid. Every message has the position of the error and the expected value.
+/// The reason why a configuration is invalid. Every message has the position of the error and the expected
+/// value.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The given file, or a drop-in, cannot be read.
@@ -20,7 +21,7 @@ pub enum ConfigError {
     /// A file is not TOML.
     #[error("{location}: {message}")]
     Syntax {
-        /// Where.
+        /// The position.
         location: Location,
         /// The parser's message.
         message: String,
@@ -31,7 +32,7 @@ pub enum ConfigError {
     /// A file has a format version that this build does not read.
     #[error("{location}: version {found} is not read by this build: it reads version 1")]
     Version {
-        /// Where.
+        /// The position.
         location: Location,
         /// The version in the file.
         found: String,
@@ -39,7 +40,7 @@ pub enum ConfigError {
     /// An unknown key.
     #[error("{location}: unknown key \"{key}\"{}: {hint}", place(section))]
     UnknownKey {
-        /// Where.
+        /// The position.
         location: Location,
         /// The key.
         key: String,
@@ -51,7 +52,7 @@ pub enum ConfigError {
     /// A value of the wrong type, or a word that is not among those allowed.
     #[error("{location}: {key}: expected {expected}, found {found}")]
     WrongType {
-        /// Where.
+        /// The position.
         location: Location,
         /// The key, dotted.
         key: String,
@@ -63,11 +64,11 @@ pub enum ConfigError {
     /// A value of the right type that is invalid.
     #[error("{location}: {key}: {why}")]
     Invalid {
-        /// Where.
+        /// The position.
         location: Location,
         /// The key, dotted.
         key: String,
-        /// Why it is invalid, and what is valid.
+        /// The defect, and the valid values.
         why: String,
     },
 }

@@ -54,7 +54,7 @@ pub struct Flag {
 /// A configuration as the sources hold it.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What was read; of the environment only the variables that set keys.
+    /// The sources that were read; of the environment only the variables that set keys.
     pub sources: Sources,
     /// The configuration, and the source of each value.
     pub effective: Effective,

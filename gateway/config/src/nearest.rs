@@ -11,7 +11,7 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters must be inserted, removed, replaced or swapped with their neighbour to turn `a` into `b`.
+/// Counts the letters to insert, remove, replace or swap with their neighbour to turn `a` into `b`.
 fn distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.chars().collect();
     let b: Vec<char> = b.chars().collect();

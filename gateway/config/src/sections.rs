@@ -27,9 +27,9 @@ pub const VERSION: u32 = 1;
 pub struct Config {
     /// The version of the file format; every file states it.
     pub version: u32,
-    /// Where things are kept.
+    /// The directories.
     pub paths: PathsConfig,
-    /// What is logged, and how.
+    /// The daemon's log.
     pub log: LogConfig,
     /// The admin HTTP server.
     pub admin: AdminConfig,
@@ -61,13 +61,13 @@ pub struct Config {
     pub logkeeper: LogkeeperConfig,
     /// Processes that the daemon starts itself.
     pub managed: ManagedConfig,
-    /// Which versions with known vulnerabilities are reported.
+    /// The advisories by which versions with known vulnerabilities are reported.
     pub advisories: AdvisoriesConfig,
     /// The log of operations that change something.
     pub audit: AuditConfig,
 }
 
-/// Where things are kept.
+/// The directories.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PathsConfig {
@@ -81,7 +81,7 @@ pub struct PathsConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CriConfig {
-    /// Whether CRI is served.
+    /// True if CRI is served.
     pub enabled: bool,
     /// The socket; `None` is `<run>/cri.sock`.
     pub socket: Option<PathBuf>,
@@ -93,7 +93,7 @@ pub struct CriConfig {
     pub unprivileged_icmp: bool,
     /// The seccomp profile of containers that request none.
     pub unset_seccomp: UnsetSeccomp,
-    /// How long ExecSync waits for the end of output after its command has exited, in seconds; 0: no limit.
+    /// Seconds for which ExecSync waits for the end of output after its command has exited; 0: no limit.
     pub exec_drain_seconds: u64,
     /// The largest request that is accepted, in bytes.
     pub max_message_bytes: usize,
@@ -109,7 +109,7 @@ pub struct CriConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecConfig {
-    /// How much output is buffered for answers, by all commands together, in bytes.
+    /// Maximum output that is buffered for answers, by all commands together, in bytes.
     pub max_output_bytes: usize,
     /// Concurrent commands in one container.
     pub max_per_container: usize,
@@ -135,7 +135,7 @@ pub struct StreamingConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NomadConfig {
-    /// Whether Nomad is served.
+    /// True if Nomad is served.
     pub enabled: bool,
     /// The socket; `None` is `<run>/nomad.sock`.
     pub socket: Option<PathBuf>,
@@ -153,7 +153,7 @@ pub struct NomadConfig {
 pub struct ManagedConfig {
     /// The OOM score adjustment of the managed containerd, as far as the daemon may set it.
     pub oom_score: i32,
-    /// How long a process may take to answer after its start before it is started again, in seconds.
+    /// Seconds for a process to answer after its start before it is started again.
     pub start_timeout_seconds: u64,
     /// A running process that does not answer for this long is killed and started again, in seconds; 0:
     /// never.
@@ -164,13 +164,13 @@ pub struct ManagedConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogkeeperConfig {
-    /// Whether the daemon starts it.
+    /// Selects whether the daemon starts it.
     pub mode: ContainerdMode,
     /// Its socket; `None` is `<run>/logkeeper/logkeeper.sock`.
     pub socket: Option<PathBuf>,
     /// Its spool directory, if managed; `None` is `<run>/logkeeper/state`. It must be on tmpfs.
     pub state_dir: Option<PathBuf>,
-    /// Whether it confines itself.
+    /// True if it confines itself.
     pub sandbox: bool,
 }
 
@@ -331,13 +331,13 @@ impl PathsConfig {
 }
 
 impl ManagedConfig {
-    /// How long a process may take to answer after its start.
+    /// Returns the limit for a process to answer after its start.
     #[must_use]
     pub const fn start_timeout(&self) -> Duration {
         Duration::from_secs(self.start_timeout_seconds)
     }
 
-    /// How long a running process may fail to answer; `None` for no limit.
+    /// Returns the limit for which a running process may fail to answer; `None` for no limit.
     #[must_use]
     pub const fn hang_timeout(&self) -> Option<Duration> {
         if self.hang_timeout_seconds == 0 {

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use switchyard_operator_api::JoinAvailability;
 
-/// How many labels a node may have, and how long a key or value may be, in bytes: all of them are in every
-/// description of the node that managers store.
+/// Maximum number of labels of a node, and of bytes of a key or value: all of them are in every description
+/// of the node that managers store.
 const LABELS_MAX: usize = 64;
 const LABEL_MAX: usize = 256;
 
-/// How many devices services may name, and how long a name may be, in bytes.
+/// Maximum number of devices that services may name, and of bytes of a name.
 const DEVICES_MAX: usize = 1024;
 const DEVICE_MAX: usize = 256;
 
@@ -19,7 +19,7 @@ const DEVICE_MAX: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SwarmConfig {
-    /// Whether the node may be a member of a swarm.
+    /// True if the node may be a member of a swarm.
     pub enabled: bool,
     /// The file with the token by which the node joins without being asked; `None`: it does not.
     pub join_token_file: Option<PathBuf>,
@@ -116,7 +116,7 @@ impl SwarmConfig {
     }
 }
 
-/// Whether a text can be the CDI name of a device, `vendor/class=device`. Names are separated by commas in the label.
+/// Returns whether a text can be a CDI name, `vendor/class=device`. The label separates names by commas.
 fn is_cdi_name(text: &str) -> bool {
     let is_word = |word: &str| !word.is_empty() && !word.contains(['/', '=', ',']);
     let Some((kind, device)) = text.split_once('=') else { return false };

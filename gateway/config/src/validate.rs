@@ -137,7 +137,7 @@ fn check_devices(devices: &DevicesConfig) -> Result<(), Fault> {
     Ok(())
 }
 
-/// How many groups a warning names.
+/// Maximum number of groups that a warning names.
 const NAMED_GROUPS: usize = 5;
 
 /// Warnings about values that are valid but probably not intended.

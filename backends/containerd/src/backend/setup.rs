@@ -23,7 +23,8 @@ use crate::image::{ContainerdImageStore, ImagePolicy, Snapshotters};
 use crate::network::plugin_spans::PluginSpans;
 use crate::node::apparmor::profile::DEFAULT_PROFILE;
 
-/// What all components know of the node and its configuration. Creates the directories of the layout.
+/// Makes the data about the node and its configuration that all components share. Creates the directories of
+/// the layout.
 pub(super) fn context(
     settings: Settings,
     faults: Faults,

@@ -18,7 +18,7 @@ pub(crate) const RUNC_TYPE: &str = "io.containerd.runc.v2";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContainerdConfig {
-    /// Who starts containerd.
+    /// The mode in which containerd runs: started by the daemon, or external.
     pub mode: ContainerdMode,
     /// The socket of the node's own containerd (`external`).
     pub address: PathBuf,
@@ -30,23 +30,23 @@ pub struct ContainerdConfig {
     pub snapshotter: String,
     /// The handler that is used if a client names none.
     pub default_runtime: String,
-    /// Which sandboxes have an infra process.
+    /// Selects the sandboxes that have an infra process.
     pub infra: InfraMode,
-    /// Whether containers get SELinux labels on a node with SELinux.
+    /// True if containers get SELinux labels on a node with SELinux.
     pub selinux: bool,
-    /// How many layers of one image are downloaded at once.
+    /// Maximum number of layers of one image that are downloaded at once.
     pub max_concurrent_downloads: usize,
-    /// How long containerd may take to answer a health check, in seconds; after that it counts as down, and
-    /// requests are refused.
+    /// Limit in seconds for containerd to answer a health check; after that it counts as down, and requests
+    /// are refused.
     pub answer_timeout_seconds: u64,
-    /// How long a shim may take to deliver a signal, to start an exec, to apply new limits or to report an
-    /// exit, in seconds.
+    /// Limit in seconds for a shim to deliver a signal, to start an exec, to apply new limits or to report an
+    /// exit.
     pub shim_timeout_seconds: u64,
     /// Runtime handlers by name.
     pub runtimes: BTreeMap<String, Runtime>,
 }
 
-/// Which sandboxes have an infra process.
+/// The sandboxes that have an infra process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InfraMode {
@@ -57,7 +57,7 @@ pub enum InfraMode {
     Always,
 }
 
-/// Who starts containerd.
+/// The starter of containerd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContainerdMode {
@@ -78,7 +78,7 @@ pub struct Runtime {
     pub binary: String,
     /// The snapshotter; empty for `[containerd] snapshotter`.
     pub snapshotter: String,
-    /// How a sandbox of this handler is made.
+    /// The kind of this handler's sandboxes.
     pub sandbox: SandboxKind,
     /// Privileged tasks get only the devices that they name, not all of the host.
     pub privileged_without_host_devices: bool,
@@ -87,7 +87,7 @@ pub struct Runtime {
     pub update_annotations: Vec<String>,
 }
 
-/// How a sandbox of a handler is made.
+/// The kind of a handler's sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxKind {
@@ -105,7 +105,7 @@ pub struct NetworkConfig {
     pub conf_dir: PathBuf,
     /// The directories of CNI plugins, in search order.
     pub bin_dirs: Vec<PathBuf>,
-    /// How long one plugin may take, in seconds.
+    /// Limit for one plugin, in seconds.
     pub plugin_timeout_seconds: u64,
     /// The gateway's own bridge network.
     pub bridge: BridgeConfig,
@@ -155,7 +155,7 @@ pub struct ImagesConfig {
     /// The largest total size of an image's layers as they are in the registry (compressed), in bytes; 0 for
     /// no limit.
     pub max_image_bytes: u64,
-    /// Whether a pull or a load is refused if there is less free disk space than the size of its layers.
+    /// True if a pull or a load is refused if there is less free disk space than the size of its layers.
     pub check_free_space: bool,
     /// The largest `/etc/passwd` or `/etc/group` of an image that is read, in bytes.
     pub max_account_file_bytes: u64,
@@ -170,7 +170,7 @@ pub struct RegistryConfig {
     pub config_dirs: Vec<PathBuf>,
     /// A download that receives no byte for this long is aborted and retried, in seconds.
     pub idle_timeout_seconds: u64,
-    /// Whether a registry that is accessed with TLS may redirect downloads that are verified by digest to
+    /// True if a registry that is accessed with TLS may redirect downloads that are verified by digest to
     /// plain HTTP.
     pub allow_http_redirects: bool,
 }
@@ -179,11 +179,11 @@ pub struct RegistryConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RecoveryConfig {
-    /// How long a request that arrives before recovery is done waits for it, in seconds.
+    /// Seconds for which a request that arrives before recovery is done waits for it.
     pub wait_seconds: u64,
-    /// How long a predecessor call may go on in containerd before its container is ended, in seconds.
+    /// Seconds for which a predecessor call may continue in containerd before its container is ended.
     pub settle_seconds: u64,
-    /// How long an object must look like an orphan before it is removed, in milliseconds.
+    /// Milliseconds for which an object must look like an orphan before it is removed.
     pub grace_milliseconds: u64,
     /// The interval between two scans for orphans, in seconds.
     pub look_seconds: u64,
@@ -193,7 +193,7 @@ pub struct RecoveryConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CgroupConfig {
-    /// Which program creates them.
+    /// The program that creates them.
     pub driver: CgroupDriverChoice,
     /// The parent of cgroups if the client names none; with systemd it is a slice.
     pub default_parent: String,
@@ -211,7 +211,7 @@ impl CgroupConfig {
     }
 }
 
-/// Which program creates cgroups.
+/// The program that creates cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CgroupDriverChoice {
@@ -284,12 +284,12 @@ pub struct Settings {
 }
 
 impl ContainerdConfig {
-    /// How long containerd may take to answer a health check; at least a second.
+    /// Returns the limit for containerd to answer a health check; at least a second.
     pub(crate) fn answer_timeout(&self) -> Duration {
         Duration::from_secs(self.answer_timeout_seconds.max(1))
     }
 
-    /// How long a shim may take to answer a call; at least a second.
+    /// Returns the limit for a shim to answer a call; at least a second.
     pub(crate) fn shim_timeout(&self) -> Duration {
         Duration::from_secs(self.shim_timeout_seconds.max(1))
     }
@@ -425,18 +425,18 @@ impl Default for RecoveryConfig {
 }
 
 impl RecoveryConfig {
-    /// How long a request that arrives before recovery is done waits for it.
+    /// Returns the time for which a request that arrives before recovery is done waits for it.
     #[must_use]
     pub const fn wait(&self) -> Duration {
         Duration::from_secs(self.wait_seconds)
     }
 
-    /// How long a predecessor call may go on in containerd.
+    /// Returns the time for which a predecessor call may continue in containerd.
     pub(crate) const fn predecessor_call_timeout(&self) -> Duration {
         Duration::from_secs(self.settle_seconds)
     }
 
-    /// How long an object must look like an orphan before it is removed.
+    /// Returns the time for which an object must look like an orphan before it is removed.
     pub(crate) const fn grace(&self) -> Duration {
         Duration::from_millis(self.grace_milliseconds)
     }

@@ -15,7 +15,7 @@ impl Faults {
         self.0.fail(point);
     }
 
-    /// Whether an injected failure is pending: its crash point has not been reached.
+    /// Returns whether an injected failure is pending: its crash point has not been reached.
     #[cfg(feature = "faults")]
     #[must_use]
     pub fn waits(&self) -> bool {

@@ -1,4 +1,4 @@
-//! What a file system does not say of itself.
+//! Tests of a disk by writing to it, which shows faults that its file system does not report.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +11,7 @@ use nix::sys::stat::{major, minor};
 /// The file that is written, in a directory of the gateway.
 const FILE: &str = "write-test";
 
-/// What a write to a disk has shown.
+/// The result of a test write to a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteTest {
     /// The disk has what was written.
@@ -40,7 +40,7 @@ pub(crate) fn try_write(dir: &Path) -> io::Result<WriteTest> {
     shown_by(written)
 }
 
-/// What a write with this result has shown. Pure.
+/// Returns the result of a test write that ended so. Pure.
 fn shown_by(written: io::Result<()>) -> io::Result<WriteTest> {
     let Err(fault) = written else { return Ok(WriteTest::Written) };
     match fault.raw_os_error().map(Errno::from_raw) {

@@ -21,18 +21,18 @@ use crate::base::fs::blocking;
 /// A disk with fewer free bytes or inodes counts as full: a pod can hardly be created.
 const MIN_FREE: FreeSpace = FreeSpace { bytes: 1 << 20, inodes: 64 };
 
-/// How long a look at a disk may take that only explains an error, to a client that waits.
+/// Limit for examining a disk only to explain an error to a client that waits.
 const EXPLANATION_LIMIT: Duration = Duration::from_secs(1);
 
-/// Whether the disks of the gateway's own directories, and of containerd's root, can be used.
+/// State of the disks of the gateway's own directories, and of containerd's root.
 #[derive(Debug, Default)]
 pub(crate) struct Disks {
     fault: Mutex<Option<DiskFault>>,
     mended: Notify,
 }
 
-/// What is wrong with a disk, or with several. The text does not contain the numbers, so it is the same as long as the
-/// fault is.
+/// The fault of a disk, or of several. The text does not contain the numbers, so that it is the same as long
+/// as the fault is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DiskFault {
     /// Too few bytes or inodes are free, or a write was refused for lack of space. What ends or frees something still works.
@@ -46,16 +46,16 @@ pub(crate) enum DiskFault {
     },
 }
 
-/// What a file system says of itself, and has done when it was written to.
+/// A file system's own report, and the result of a test write.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DiskState {
     free: FreeSpace,
-    /// What a write has shown; `None` if it was not written to.
+    /// The result of a test write; `None` if it was not written to.
     written: Option<WriteTest>,
     is_read_only: bool,
 }
 
-/// What a check of all disks has shown.
+/// The result of a check of all disks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Checked {
     /// Nothing is wrong with them.
@@ -89,14 +89,14 @@ impl Disks {
         }
     }
 
-    /// Whether pods can run, as far as disks are concerned. They can on a full disk: a kubelet whose runtime is not ready
-    /// stops and removes nothing, which would free space.
+    /// Returns whether pods can run, as far as disks are concerned. They can on a full disk: a kubelet whose
+    /// runtime is not ready stops and removes nothing, which would free space.
     pub(crate) fn runtime_condition(&self) -> Condition {
         let are_unusable = matches!(&*self.fault.lock(), Some(DiskFault::Unusable { .. }));
         if are_unusable { self.condition() } else { Condition::True }
     }
 
-    /// Whether something is wrong with a disk, as far as is known.
+    /// Returns whether a disk is known to be faulty.
     pub(crate) fn have_fault(&self) -> bool {
         self.fault.lock().is_some()
     }
@@ -139,7 +139,7 @@ impl Disks {
 // === impl Checked ===
 
 impl Checked {
-    /// What a look at the disk of a directory has shown. Pure.
+    /// Evaluates the state of the disk of a directory. Pure.
     fn of(dir: &Path, state: io::Result<Option<DiskState>>) -> Self {
         let is_unknown = matches!(&state, Ok(Some(state)) if state.written == Some(WriteTest::Unknown));
         match DiskFault::of(dir, state) {
@@ -162,7 +162,7 @@ impl Checked {
 // === impl DiskFault ===
 
 impl DiskFault {
-    /// What is wrong with the disk of a directory of which this is known; nothing if there is none. Pure.
+    /// Returns the fault of a directory's disk in this state; `None` if it has none. Pure.
     fn of(dir: &Path, state: io::Result<Option<DiskState>>) -> Option<Self> {
         let dir = dir.display();
         match state {
@@ -195,7 +195,7 @@ impl DiskFault {
         }
     }
 
-    /// Of two faults the worse one, with the texts of both if they are alike.
+    /// Returns the worse of two faults, with the texts of both if they are alike.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Full(one), Self::Full(other)) => Self::Full(format!("{one}; {other}")),
@@ -208,8 +208,8 @@ impl DiskFault {
     }
 }
 
-/// Whether a write failed because its disk cannot be written at the moment: the disk or a quota is full, the file system
-/// is read-only, or the device fails. Nothing is wrong with what was to be written then.
+/// Returns whether a write failed because its disk cannot be written at the moment: the disk or a quota is
+/// full, the file system is read-only, or the device fails. Then the data to be written is not at fault.
 pub(crate) fn is_unwritable(error: &Error) -> bool {
     error.kind() == ErrorKind::ResourceExhausted || mentions_failed_disk(error)
 }
@@ -243,8 +243,8 @@ pub(crate) fn tolerate_unwritable_disk(put: Result<()>, what: &str) -> Result<()
     }
 }
 
-/// What is wrong with the disks of these directories, as `look` finds it. Each is looked at on a thread of the pool, within its
-/// limit. Cancel-safe.
+/// Checks the disks of these directories with `look`, each on a thread of the pool and within its limit.
+/// Cancel-safe.
 pub(crate) async fn check(
     pool: &BlockingPool,
     dirs: &[PathBuf],
@@ -265,7 +265,7 @@ pub(crate) async fn check(
     join_all(looks).await.into_iter().reduce(Checked::and).unwrap_or(Checked::Fine)
 }
 
-/// What the file system of a directory says of itself, and does when it is written to. Blocks, for ever if the disk hangs.
+/// Examines the file system of a directory with a test write. Blocks, for ever if the disk hangs.
 ///
 /// # Errors
 /// Those of the file system, but not that it is full or read-only.
@@ -286,7 +286,8 @@ pub(crate) fn free_bytes(dir: &Path) -> io::Result<u64> {
     look(dir).map(|state| state.free.bytes)
 }
 
-/// What the file system of a directory says of itself; the free space is that for root. Blocks, on some file systems for ever.
+/// Examines the file system of a directory; the free space is that for root. Blocks, on some file systems for
+/// ever.
 ///
 /// # Errors
 /// Those of the file system.
@@ -301,7 +302,7 @@ pub(crate) fn look(dir: &Path) -> io::Result<DiskState> {
 }
 
 impl FreeSpace {
-    /// What is short: bytes, inodes or both; `None` if neither.
+    /// Returns which of bytes and inodes are short; `None` if neither.
     const fn shortage(self) -> Option<&'static str> {
         match (self.bytes < MIN_FREE.bytes, self.inodes < MIN_FREE.inodes) {
             (true, true) => Some("bytes and inodes"),

@@ -1,9 +1,9 @@
-//! The epoch of the run directory: a random word in a file there that is as old as the other files. The record of a task
-//! has the epoch in which it was created; if the directory has another one, its files were lost since, and with them
-//! whether the task was started.
+//! The epoch of the run directory: a random word in a file there that is as old as the other files. The
+//! record of a task has the epoch in which it was created; if the directory has another one, its files were
+//! lost since, and with them whether the task was started.
 //!
-//! Times of files would not tell that: the clock may be set at any moment, and a tmpfs has no time of birth before about
-//! Linux 5.18.
+//! Times of files would not show that: the clock may be set at any moment, and a tmpfs has no time of birth
+//! before about Linux 5.18.
 
 use std::fs;
 use std::path::Path;
@@ -34,8 +34,8 @@ pub(crate) fn load_or_begin(run: &Path) -> Option<String> {
     epoch.ok()
 }
 
-/// Whether files of the run directory were lost since a record was written in this boot. Not known, and so `false`, if
-/// the record or the directory has no epoch. Pure.
+/// Returns whether files of the run directory were lost since a record was written in this boot. Unknown, and
+/// so `false`, if the record or the directory has no epoch. Pure.
 pub(crate) fn has_changed(of_record: Option<&str>, of_run: Option<&str>) -> bool {
     matches!((of_record, of_run), (Some(then), Some(now)) if then != now)
 }

@@ -31,8 +31,8 @@ pub(crate) fn timed_out(what: &str, limit: Duration) -> Error {
     Error::deadline(format!("containerd did not answer within {limit:?}: {what}"))
 }
 
-/// Whether a call failed because containerd did not answer, so that the error says nothing about the state of
-/// the object.
+/// Returns whether a call failed because containerd did not answer, so that the error says nothing about the
+/// state of the object.
 pub(crate) fn is_unanswered(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::DeadlineExceeded | ErrorKind::Cancelled)
 }
@@ -101,8 +101,9 @@ fn kind_by_text(text: &str) -> ErrorKind {
     }
 }
 
-/// Whether a task was not created because the shim that it was to share had exited, or exited just then.
-/// Nothing of the task exists, and containerd has cleaned up after the shim: the next try starts a new one.
+/// Returns whether a task was not created because the shim that it was to share had exited, or exited just
+/// then. Nothing of the task exists, and containerd has cleaned up after the shim: the next try starts a new
+/// one.
 fn is_shim_gone(text: &str) -> bool {
     let away = ["connect: no such file or directory", "connect: connection refused"];
     (text.contains("failed to start shim") && away.iter().any(|part| text.contains(part)))
@@ -120,16 +121,16 @@ pub(crate) fn disk_full_or(otherwise: ErrorKind, error: &(dyn StdError + 'static
     if any_cause(error, mentions_disk_full) { ErrorKind::ResourceExhausted } else { otherwise }
 }
 
-/// Whether a message reports a full disk or an exhausted quota.
+/// Returns whether a message reports a full disk or an exhausted quota.
 pub(crate) fn mentions_disk_full(text: &str) -> bool {
     const FULL: [&str; 2] = ["no space left on device", "disk quota exceeded"];
     let text = text.to_lowercase();
     FULL.iter().any(|part| text.contains(part))
 }
 
-/// Whether a message in the error's chain of causes reports a disk that cannot be written although it has space: its
-/// file system is read-only, as Linux makes it after a fault, or the device fails. containerd and our own file
-/// operations use the words of the C library.
+/// Returns whether a message in the error's chain of causes reports a disk that cannot be written although it
+/// has space: its file system is read-only, as Linux makes it after a fault, or the device fails. containerd
+/// and our own file operations use the words of the C library.
 pub(crate) fn mentions_failed_disk(error: &(dyn StdError + 'static)) -> bool {
     const FAILED: [&str; 2] = ["read-only file system", "input/output error"];
     any_cause(error, |text| {
@@ -138,7 +139,7 @@ pub(crate) fn mentions_failed_disk(error: &(dyn StdError + 'static)) -> bool {
     })
 }
 
-/// Whether the message of an error, or of one of its causes, is such.
+/// Returns whether the message of an error, or of one of its causes, satisfies `is_such`.
 fn any_cause(error: &(dyn StdError + 'static), is_such: impl Fn(&str) -> bool) -> bool {
     let mut next = Some(error);
     while let Some(cause) = next {

@@ -14,7 +14,7 @@ use switchyard_linux::files::{Durable, if_present};
 use switchyard_namespaces::files;
 use switchyard_tree::Cancel;
 
-/// How many entries of a tree a removal may visit before it counts as bulk work.
+/// Maximum number of entries of a tree that a removal visits before it counts as bulk work.
 const SHORT_WALK_ENTRIES: u32 = 1000;
 
 /// The error of a file operation: `doing` is the operation, as in "write". `ResourceExhausted` if the disk or

@@ -1,5 +1,5 @@
 //! Standard input of processes. The shim holds the write end of the FIFO open too, so that the input does not
-//! end when this daemon dies; a call (`CloseIO`) tells the shim to close it.
+//! end when this daemon dies; a call (`CloseIO`) makes the shim close it.
 
 use std::pin::Pin;
 use std::sync::Arc;

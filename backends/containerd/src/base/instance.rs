@@ -21,7 +21,7 @@ const FILE: &str = "instance";
 /// The longest name, in bytes: it is part of names that containerd limits.
 const LEN_MAX: usize = 32;
 
-/// How much of the file is read, in bytes: more than a name and what is around it.
+/// Maximum number of bytes of the file that are read: more than a name and the text around it.
 const READ_MAX: u64 = 1024;
 
 /// The name of this gateway.
@@ -58,7 +58,7 @@ impl Instance {
         self.settled.get().unwrap_or(&self.new)
     }
 
-    /// Whether it has its name for good.
+    /// Returns whether its name is final.
     pub(crate) fn is_settled(&self) -> bool {
         self.settled.get().is_some()
     }

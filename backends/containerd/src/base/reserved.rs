@@ -1,4 +1,4 @@
-//! Which labels and annotations of clients are not passed to containerd.
+//! Labels and annotations of clients that are not passed to containerd.
 //!
 //! containerd and its components act on keys of its objects: the restart monitor and the garbage collector on
 //! labels, shims, OCI runtimes and their hooks on annotations of the spec. With such a key the client of one
@@ -16,8 +16,8 @@ const PREFIXES: [&str; 23] = [
     "io.containerd.",
     "io.cri-containerd.",
     "io.kubernetes.cri.",
-    // The annotations of other CRI implementations and their tools, by which VM runtimes tell sandboxes from
-    // containers.
+    // The annotations of other CRI implementations and their tools, by which VM runtimes distinguish
+    // sandboxes from containers.
     "io.kubernetes.cri-o.",
     "io.kubernetes.docker.",
     "io.kubernetes.sandbox.",
@@ -49,14 +49,14 @@ const EXACT_KEYS: [&str; 1] = ["bundle"];
 /// device leases.
 const DOMAINS: [&str; 4] = ["containerd.io", "cdi.k8s.io", "noderesource.dev", "switchyard.io"];
 
-/// Whether a key of a client is not passed to containerd. Pure.
+/// Returns whether a key of a client is not passed to containerd. Pure.
 pub(crate) fn is_reserved(key: &str) -> bool {
     EXACT_KEYS.contains(&key)
         || PREFIXES.iter().any(|prefix| key.starts_with(prefix))
         || is_of_reserved_domain(key)
 }
 
-/// Whether the part of a key before the `/` is a reserved domain, or one of NRI plugins (`nri.io`,
+/// Returns whether the part of a key before the `/` is a reserved domain, or one of NRI plugins (`nri.io`,
 /// `devices.nri.io`, `ulimits.nri.containerd.io`).
 fn is_of_reserved_domain(key: &str) -> bool {
     // NRI plugins accept keys without a `/` too.
@@ -67,7 +67,7 @@ fn is_of_reserved_domain(key: &str) -> bool {
     DOMAINS.iter().any(is_below) || domain.split('.').any(|part| part == "nri")
 }
 
-/// Whether a key matches one of these patterns: a whole key, or a prefix followed by `*`. Pure.
+/// Returns whether a key matches one of these patterns: a whole key, or a prefix followed by `*`. Pure.
 pub(crate) fn matches_any(patterns: &[String], key: &str) -> bool {
     patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
         Some(beginning) => key.starts_with(beginning),

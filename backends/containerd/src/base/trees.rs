@@ -23,7 +23,7 @@ use switchyard_tree::Cancel;
 use crate::base::fs::{cancellable, create_private_dir_blocking, io_error, remove_tree_blocking};
 use crate::base::random::fill_random;
 
-/// How many times the removal of one tree is tried.
+/// Maximum number of tries of the removal of one tree.
 const MAX_TRIES: u8 = 5;
 /// The extended attribute of a tree that counts the tries. Containers cannot write `trusted` attributes.
 const TRIES_XATTR: &str = "trusted.switchyard.removals";
@@ -123,7 +123,7 @@ impl Trees {
     }
 }
 
-/// How many times the removal of a tree was tried so far; 0 where its file system has no such attributes.
+/// Returns the number of tries to remove a tree so far; 0 where its file system has no such attributes.
 fn tries(path: &Path) -> u8 {
     let mut value = [0];
     match lgetxattr(path, TRIES_XATTR, &mut value[..]) {

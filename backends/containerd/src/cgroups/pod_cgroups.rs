@@ -110,7 +110,7 @@ impl PodCgroups {
         false
     }
 
-    /// Whether a sandbox other than `except` claims a cgroup.
+    /// Returns whether a sandbox other than `except` claims a cgroup.
     fn is_claimed(&self, group: &Group, except: Option<SandboxId>) -> bool {
         self.made().iter().any(|(id, groups)| Some(*id) != except && groups.contains(group))
     }

@@ -1,4 +1,4 @@
-//! Whether containerd answers: the result of a health check, which clients use too.
+//! Contact with containerd: the result of a health check, which clients use too.
 
 /// The result of a health check of containerd.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(crate) enum Contact {
     },
     /// containerd does not answer.
     Down {
-        /// Why, for messages.
+        /// The reason, for messages.
         reason: String,
     },
 }

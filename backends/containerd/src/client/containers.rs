@@ -28,7 +28,7 @@ impl Client {
         }
     }
 
-    /// Whether containerd has a container object of this id.
+    /// Returns whether containerd has a container object of this id.
     pub(crate) async fn has_container(&self, id: &str) -> Result<bool> {
         let request = api::GetContainerRequest { id: id.to_owned() };
         match call(&format!("look up container {id}"), QUICK, self.containers().get(request)).await {

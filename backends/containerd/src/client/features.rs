@@ -30,13 +30,13 @@ struct FeatureSet {
 const CRI_NAMESPACE: &str = "k8s.io";
 
 impl ContainerdFeatures {
-    /// Whether this snapshotter accepts layers that were unpacked without their parents.
+    /// Returns whether this snapshotter accepts layers that were unpacked without their parents.
     pub(crate) fn supports_rebase(&self, snapshotter: &str) -> bool {
         self.features.lock().rebase.contains(snapshotter)
     }
 
-    /// Whether containerd has a sandbox store in which a record protects the exit of a task that exits while
-    /// containerd is down.
+    /// Returns whether containerd has a sandbox store in which a record protects the exit of a task that
+    /// exits while containerd is down.
     pub(crate) fn has_sandbox_store(&self) -> bool {
         self.features.lock().sandboxes
     }

@@ -27,22 +27,23 @@ const RECONNECT_INTERVAL: Duration = Duration::from_millis(50);
 /// The interval between two checks while the logkeeper does not answer.
 const LOGKEEPER_RECONNECT_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long a logkeeper may be silent. One that is silent for less is busy, as on a node under load: what waits for it goes on waiting.
+/// Maximum silence of a logkeeper. One that is silent for less is busy, as on a node under load: its callers
+/// keep waiting.
 pub(crate) const LOGKEEPER_SILENCE: Duration = Duration::from_secs(30);
 
 /// Into how many parts the time for an answer is divided. A pause of this daemon or of the node costs one of them: what
 /// was answered meanwhile is read in the next.
 const LOOKS: u32 = 5;
 
-/// What a check of containerd has found.
+/// The result of a check of containerd.
 #[derive(Debug)]
 struct Check {
     contact: Contact,
-    /// Whether it is down because it has not answered in time.
+    /// True if it is down because it has not answered in time.
     is_late: bool,
 }
 
-/// What is known of the logkeeper.
+/// Contact with the logkeeper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum LogkeeperContact {
     /// It answers, or was not checked yet.
@@ -58,7 +59,7 @@ enum LogkeeperContact {
 pub(crate) struct Health {
     contact: watch::Sender<Contact>,
     logkeeper: watch::Sender<LogkeeperContact>,
-    /// How long each service may take to answer.
+    /// Limit for each service to answer.
     answer_timeout: Duration,
     /// Notified to check containerd at once, when a failed call puts the latest result in doubt.
     recheck: Arc<Notify>,
@@ -81,7 +82,7 @@ impl Health {
         self.contact.subscribe()
     }
 
-    /// Whether the logkeeper is there, by its latest check; it may be busy.
+    /// Checks that the logkeeper is reachable, by its latest check; it may be busy.
     ///
     /// # Errors
     /// `Unavailable` with the reason.
@@ -100,7 +101,7 @@ impl Health {
         self.check_logkeeper()
     }
 
-    /// Whether containerd answers, by its latest check.
+    /// Checks that containerd answers, by its latest check.
     ///
     /// # Errors
     /// `Unavailable` with the reason.
@@ -229,7 +230,7 @@ impl Health {
 // === impl LogkeeperContact ===
 
 impl LogkeeperContact {
-    /// What a check says that has ended so, `silence` after the latest answer. Pure.
+    /// Evaluates a check that ended so, `silence` after the latest answer. Pure.
     fn of(fault: Option<&switchyard_logkeeper::Error>, silence: Duration) -> Self {
         match fault {
             None => Self::Up,

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 /// The pause before the next try to connect to the logkeeper.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// How long a new connection waits for the logkeeper to hold its socket before it is used.
+/// Limit for which a new connection waits for the logkeeper to hold its socket before it is used.
 const HOLD_LIMIT: Duration = Duration::from_millis(300);
 
 /// The socket that the logkeeper is to hold; `None` without a connection to containerd.

@@ -46,12 +46,12 @@ struct ModelState {
 struct Hold {
     /// A part of the call.
     part: String,
-    /// Whether they are held after they took effect.
+    /// True if they are held after they took effect.
     answer: bool,
     gate: Arc<Gate>,
 }
 
-/// Where held calls wait.
+/// The gate at which held calls wait.
 #[derive(Default)]
 struct Gate {
     open: watch::Sender<bool>,
@@ -109,7 +109,7 @@ impl ModelState {
 // === impl ModelContainerd ===
 
 impl ModelContainerd {
-    /// What is stored.
+    /// Returns the stored objects.
     pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
         self.shared.store.lock()
     }
@@ -334,8 +334,8 @@ impl ModelContainerd {
         }
     }
 
-    /// A write is locked by its stream. A commit that has begun goes on without its client, as containerd's
-    /// does.
+    /// Handles a write, which is locked by its stream. A commit that has begun continues without its client,
+    /// as containerd's does.
     async fn write(&self, request: http::Request<Body>) -> http::Response<Body> {
         type Answers = BoxStream<'static, Result<store::Written, Status>>;
         let shared = Arc::clone(&self.shared);

@@ -1,5 +1,5 @@
-//! Measures and traces calls: a tower service around each connection to containerd, and the same for shims that
-//! are called directly. containerd is told the span of a call, so that its own spans are below.
+//! Measures and traces calls: a tower service around each connection to containerd, and the same for shims
+//! that are called directly. containerd receives the span of a call, so that its own spans are below.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const OF_DATABASE: [&str; 4] = [
 pub(crate) struct ObservedChannel {
     channel: Channel,
     observer: Arc<dyn BackendObserver>,
-    /// How many calls have been answered from its database.
+    /// Number of calls that were answered from its database.
     answers: Arc<AtomicU64>,
 }
 
@@ -68,7 +68,8 @@ impl ObservedChannel {
         Self { channel, observer, answers: Arc::default() }
     }
 
-    /// How many calls have been answered so far, in whatever way, for which containerd needs its database.
+    /// Returns the number of calls that needed containerd's database and were answered so far, in whatever
+    /// way.
     pub(crate) fn answers(&self) -> u64 {
         self.answers.load(Ordering::Relaxed)
     }
@@ -144,7 +145,7 @@ pub(crate) fn span_of(method: &str, system: &'static str) -> Option<Span> {
     Some(span)
 }
 
-/// What tells whoever is called of which span the call is.
+/// Returns the headers that pass the call's span to its server.
 pub(crate) fn handed_on(context: &SpanContext) -> impl Iterator<Item = (&'static str, String)> + use<> {
     let state = context.state.as_ref().map(|state| ("tracestate", state.as_str().to_owned()));
     std::iter::once(("traceparent", context.traceparent())).chain(state)
@@ -197,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps the calls that it is told, each with whether it was timed, and counts reconnections.
+    /// Keeps the observed calls, each with whether it was timed, and counts reconnections.
     #[derive(Debug, Default)]
     struct Kept {
         calls: Mutex<Vec<(String, &'static str, bool)>>,

@@ -1,4 +1,4 @@
-//! What is known of the main process of a container.
+//! The state of the main process of a container.
 
 use std::time::SystemTime;
 
@@ -13,7 +13,7 @@ pub(crate) struct ProcessExit {
     pub(crate) at: Option<SystemTime>,
 }
 
-/// What is known of the main process of a container.
+/// The state of the main process of a container, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProcessState {
     /// There is no process.

@@ -5,7 +5,7 @@ use tokio::net::unix::pipe;
 
 use super::process::Exec;
 
-/// How much output is discarded at a time, in bytes.
+/// Bytes of output that are discarded at a time.
 const CHUNK: usize = 16 << 10;
 
 impl Exec {

@@ -12,7 +12,7 @@ use crate::client::ignore_not_found;
 use crate::client::retries::Retries;
 use crate::task::StartPlace;
 
-/// How long an abandoned process may take to end.
+/// Limit for an abandoned process to end.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause before a process that is still being created is killed again.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -47,7 +47,7 @@ pub(super) async fn end_abandoned(exec: &Exec) {
     }
 }
 
-/// Whether the task of an exec that could not be ended has ended, and the exec with it.
+/// Returns whether the task of an exec that could not be ended has ended, and the exec with it.
 fn has_ended_with_task(exec: &Exec, error: &Error) -> bool {
     let has_ended = !exec.is_in_running_task();
     if has_ended {

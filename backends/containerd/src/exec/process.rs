@@ -36,7 +36,7 @@ use crate::exec::Execs;
 use crate::shims::direct::{Answer, ExecRef, ShimClient, SocketGuard};
 use crate::task::{ExecPermit, ProcessHandle, TaskEntry, process_ended};
 
-/// How long an abandoned start may continue, in this daemon, or with the connection held by the logkeeper
+/// Limit for an abandoned start to continue, in this daemon, or with the connection held by the logkeeper
 /// after a kill of this daemon. After that the shim aborts it.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 
@@ -100,7 +100,7 @@ impl Exec {
         }
     }
 
-    /// Whether its exit is known.
+    /// Returns whether its exit is known.
     pub(super) fn has_exited(&self) -> bool {
         self.exit.initialized()
     }
@@ -249,7 +249,7 @@ impl Exec {
         }
     }
 
-    /// Whether a requested start was completed, and only its answer was lost.
+    /// Returns whether a requested start was completed, and only its answer was lost.
     async fn was_started(&self) -> std::result::Result<bool, Status> {
         let request = api::GetRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
         let answer = self.execs.client.tasks().get(request).await?.into_inner();
@@ -412,13 +412,13 @@ impl Exec {
         self.execs.client.tasks().delete_process(request).await.map(|_| Response::new(()))
     }
 
-    /// Whether its task still runs, as far as is known: the process ends with the task.
+    /// Returns whether its task still runs, as far as is known: the process ends with the task.
     pub(super) fn is_in_running_task(&self) -> bool {
         let entry = self.task.parse().ok().and_then(|id| self.execs.tasks.table.get(id).ok());
         entry.is_some_and(|entry| entry.reported_exit().is_none())
     }
 
-    /// Whether its FIFOs contain output that has not been read.
+    /// Returns whether its FIFOs contain output that has not been read.
     pub(super) fn has_output(&self) -> bool {
         let waits = |name: &str| {
             let fifo = std::fs::OpenOptions::new()

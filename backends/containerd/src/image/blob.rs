@@ -1,11 +1,11 @@
-//! Reading blobs of containerd's content store, and replacing those that are damaged.
+//! Reading blobs of containerd's content store, and replacing damaged ones.
 //!
 //! containerd computes the digest of a blob while it writes it, and never again: a file that a power cut, a
-//! bad sector or a restored backup has changed is handed out as it is, one that is missing is not found, and
-//! writing it again is refused because the database has it. So whatever is read is compared with its digest,
-//! and a pull replaces what turns out to be damaged: it deletes the blob, has containerd collect garbage,
-//! which removes the file, and writes the blob anew. Layers are not read before they are unpacked, so they
-//! are checked when that fails.
+//! bad sector or a restored backup has changed is served as it is, one that is missing is not found, and
+//! writing it again is refused because the database has it. So every blob that is read is compared with its
+//! digest, and a pull replaces a damaged one: it deletes the blob, has containerd collect garbage, which
+//! removes the file, and writes the blob again. Layers are not read before they are unpacked, so they are
+//! checked when that fails.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,13 +23,13 @@ use super::lease::Lease;
 use crate::base::error::is_unanswered;
 use crate::client::{Client, QUICK, call, ignore_not_found};
 
-/// What the labels begin with by which containerd's garbage collection finds the blobs that a blob refers to.
+/// Prefix of the labels by which containerd's garbage collection finds the blobs that a blob refers to.
 const CONTENT_REFERENCE: &str = "containerd.io/gc.ref.content";
 
 /// The largest blob that is read into memory, in bytes.
 const READ_LIMIT: usize = 16 << 20;
 
-/// Why a blob could not be read.
+/// The reason why a blob could not be read.
 #[derive(Debug)]
 pub(crate) enum ReadFailure {
     /// containerd did not answer, or refuses such calls: that says nothing about the blob.
@@ -51,11 +51,11 @@ pub(crate) struct BlobRepairs {
     /// Damaged layers that nobody could download when they were found. Images with one of them have to be
     /// pulled again.
     damaged: Mutex<BTreeSet<Digest>>,
-    /// How many layers have been replaced.
+    /// Number of layers that were replaced.
     replaced: AtomicU64,
 }
 
-/// What the check of a layer has shown.
+/// The result of the check of a layer.
 pub(super) enum LayerCheck {
     /// It has its digest.
     Intact {
@@ -66,7 +66,7 @@ pub(super) enum LayerCheck {
     Damaged {
         /// The lock of the blob.
         turn: KeyedLockGuard,
-        /// What is wrong with it.
+        /// The defect.
         fault: Error,
     },
 }
@@ -166,7 +166,7 @@ pub(super) async fn labels_of(client: &Client, digest: &Digest) -> Result<Option
     }
 }
 
-/// Whether a layer whose unpacking failed with this error may be damaged.
+/// Returns whether a layer whose unpacking failed with this error may be damaged.
 pub(super) fn may_be_damage(error: &Error) -> bool {
     let of_blob =
         matches!(error.kind(), ErrorKind::Internal | ErrorKind::NotFound | ErrorKind::InvalidArgument);
@@ -228,7 +228,7 @@ impl BlobRepairs {
         content::write_small(client, kind, descriptor, data, labels).await?;
         read(client, digest).await.map(drop).map_err(|failure| {
             Error::from(failure).context(format!(
-                "{kind} {digest} was written anew and is damaged again: another namespace of this containerd has it too"
+                "{kind} {digest} was written again and is still damaged: another namespace of this containerd has it too"
             ))
         })
     }
@@ -266,12 +266,12 @@ impl BlobRepairs {
         Error::failed_precondition(text).with_source(fault)
     }
 
-    /// How many layers have been replaced.
+    /// Returns the number of layers that were replaced.
     pub(super) fn replaced(&self) -> u64 {
         self.replaced.load(Ordering::Relaxed)
     }
 
-    /// Whether one of these layers is known to be damaged.
+    /// Returns whether one of these layers is known to be damaged.
     pub(super) fn has_damaged(&self, layers: &[Descriptor]) -> bool {
         let damaged = self.damaged.lock();
         !damaged.is_empty() && layers.iter().any(|layer| damaged.contains(&layer.digest))
@@ -283,7 +283,7 @@ impl BlobRepairs {
     }
 }
 
-/// Whether a small blob has its digest; `false` if it is damaged or not there.
+/// Returns whether a small blob has its digest; `false` if it is damaged or missing.
 async fn is_intact(client: &Client, digest: &Digest) -> Result<bool> {
     match read(client, digest).await {
         Ok(_) => Ok(true),

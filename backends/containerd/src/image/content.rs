@@ -35,10 +35,10 @@ const CHUNK: usize = 256 << 10;
 const MIN_MESSAGE: usize = 64 << 10;
 /// Messages that may be sent before the first of them is answered, so that downloading and writing overlap.
 const MAX_UNANSWERED: usize = 4;
-/// How long another writer of the same blob is waited for while it makes no progress.
+/// Limit for which another writer of the same blob is waited for while it makes no progress.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a commit may take. containerd syncs the blob before it answers: a large layer was downloaded into
-/// memory, and has to be written to the disk then.
+/// Limit for a commit. containerd syncs the blob before it answers: a large layer was downloaded into memory,
+/// and has to be written to the disk then.
 const COMMIT_LIMIT: Duration = Duration::from_mins(20);
 
 /// The next message of a stream; `None` at its end.
@@ -131,7 +131,7 @@ pub(crate) async fn fetch(
     }
 }
 
-/// How a download ended.
+/// The end of a download.
 enum DownloadOutcome {
     Complete,
     /// The content does not have the expected digest and was discarded. `kept` bytes of it were from an
@@ -256,7 +256,7 @@ async fn while_answered<T>(
     }
 }
 
-/// How many bytes have been written under a name; `None` if nobody writes under it: the writer has just
+/// Returns the number of bytes written under a name; `None` if nobody writes under it: the writer has just
 /// finished or aborted.
 async fn written_bytes(client: &Client, what: &str, name: &str) -> Result<Option<u64>> {
     let request = api::StatusRequest { r#ref: name.to_owned() };
@@ -306,7 +306,7 @@ impl LockWait {
         Self { size, written: None, until: now + LOCK_TIMEOUT }
     }
 
-    /// Whether to try again after `pause`. `offset` is how many bytes the other writer has written; `None` if
+    /// Returns whether to try again after `pause`. `offset` is the other writer's number of bytes; `None` if
     /// there is no such writer, which does not count as progress: the lock may be a stale one.
     fn should_retry(&mut self, offset: Option<u64>, now: Instant, pause: Duration) -> bool {
         if offset > self.written {

@@ -89,7 +89,7 @@ async fn free_bytes(dir: &Path) -> Option<u64> {
     tokio::time::timeout(QUICK, free).await.ok()?.ok()?
 }
 
-/// How many bytes of a blob are in the store: all of it, those of an unfinished download, or none.
+/// Returns the number of bytes of a blob in the store: all of it, those of an unfinished download, or none.
 async fn stored_bytes(client: &Client, layer: &Descriptor) -> Result<u64> {
     let what = format!("look up layer {}", layer.digest);
     let request = api::InfoRequest { digest: layer.digest.to_string() };

@@ -2,10 +2,10 @@
 //!
 //! The layers below matter in one case only: a directory that the layer has files in and does not list in its
 //! archive. Such a directory takes owner and mode from the layers below; in a detached layer it gets
-//! defaults. It can be told by its modification time: that is the time of the unpacking, while a listed
-//! directory has the time in the archive. A layer with such a directory is unpacked again, on top of its
-//! parent. So is a layer during whose unpacking the clock was set back. That shows in the change time (ctime)
-//! of a directory, which only the kernel sets and which is then before the unpacking began.
+//! defaults. Its modification time identifies it: that is the time of the unpacking, while a listed directory
+//! has the time in the archive. A layer with such a directory is unpacked again, on top of its parent. So is
+//! a layer during whose unpacking the clock was set back. That shows in the change time (ctime) of a
+//! directory, which only the kernel sets and which is then before the unpacking began.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -47,7 +47,7 @@ impl DetachedLayer {
         vec![Mount { r#type: kind.clone(), source: kind, options, ..Default::default() }]
     }
 
-    /// Whether the layer lists all its directories; `false` if that cannot be determined.
+    /// Returns whether the layer lists all its directories; `false` if that cannot be determined.
     pub(crate) async fn lists_all_dirs(&self) -> bool {
         let upper = self.upper.clone();
         let began = self.unpack_began;
@@ -63,8 +63,8 @@ impl DetachedLayer {
     }
 }
 
-/// Whether a directory below `root`, whose unpacking began at `since`, may be one that the layer does not
-/// list.
+/// Returns whether a directory below `root`, whose unpacking began at `since`, may be one that the layer does
+/// not list.
 fn has_unlisted_dir(root: &Path, since: SystemTime) -> io::Result<bool> {
     let mut rest = vec![root.to_path_buf()];
     while let Some(dir) = rest.pop() {

@@ -49,8 +49,8 @@ pub(crate) fn parse(labels: &HashMap<String, String>, target: &Digest) -> Holder
     Owner::ALL.into_iter().filter_map(right_of).collect()
 }
 
-/// Whether the last holder of this content had it by credentials and has removed it. Then nobody may use the
-/// image until somebody pulls it.
+/// Returns whether the last holder of this content had it by credentials and has removed it. Then nobody may
+/// use the image until somebody pulls it.
 pub(crate) fn was_released(labels: &HashMap<String, String>, target: &Digest) -> bool {
     labels.get(RELEASED).is_some_and(|value| *value == holder_label_value(Right::Private, target))
 }
@@ -66,7 +66,7 @@ pub(crate) fn release_labels(holders: &Holders, owner: Owner, target: &Digest) -
     HashMap::from([(holder_label(owner), String::new()), (RELEASED.to_owned(), released)])
 }
 
-/// What is done with one record of an image that an owner removes.
+/// The action on one record of an image that an owner removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RemovalAction {
     /// It is deleted.

@@ -53,7 +53,7 @@ pub(super) struct ImageRecords {
 pub(super) struct DamagedRecord {
     pub(super) name: String,
     pub(super) target: Digest,
-    /// What is wrong with it.
+    /// The defect.
     pub(super) fault: Error,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct ImageRecord {
     pub(crate) holders: Holders,
     /// Its last holder, which had needed credentials to pull it, has removed it while others used it.
     pub(crate) released: bool,
-    /// When the record was made; `None` if containerd does not tell.
+    /// Time at which the record was made; `None` if containerd does not report it.
     pub(crate) stored_at: Option<SystemTime>,
 }
 

@@ -22,14 +22,14 @@ use crate::client::Client;
 /// images.
 const CACHE_BYTES: u64 = 16 << 20;
 
-/// How long content that is damaged or foreign is not read again: a disk that fails may take its time for each
+/// Time for which damaged or foreign content is not read again: a disk that fails may take its time for each
 /// read.
 const UNUSABLE_AGE: Duration = Duration::from_secs(60);
 
-/// How deep image indexes may nest.
+/// Maximum nesting of image indexes.
 const MAX_DEPTH: usize = 4;
 
-/// What the content of an image record is.
+/// The content of an image record.
 #[derive(Debug, Clone)]
 pub(super) enum RecordContent {
     /// An image for this platform.
@@ -61,16 +61,16 @@ struct CachedInfos {
     by_target: HashMap<Digest, Arc<ImageInfo>>,
     /// Size of the documents of all cached images.
     bytes: u64,
-    /// What is damaged or foreign.
+    /// Damaged and foreign content.
     unusable: HashMap<Digest, UnusableContent>,
-    /// How often pulls may have replaced what was damaged.
+    /// Number of pulls that may have replaced damaged content.
     repairs: u64,
 }
 
 #[derive(Debug)]
 struct UnusableContent {
     content: RecordContent,
-    /// When it is read again.
+    /// Time of the next read.
     again: Instant,
 }
 
@@ -83,9 +83,9 @@ impl RecordContent {
         Self::Foreign(from_registry(error))
     }
 
-    /// What a document that cannot be read means. `index` is the one that names it, if there is one: other
+    /// Interprets a document that cannot be read. `index` is the one that names it, if there is one: other
     /// clients store indexes without the images that these name, also for this platform; a pull of ours does
-    /// not, and labels the index with what it has stored of it.
+    /// not, and labels the index with the parts that it has stored.
     ///
     /// # Errors
     /// If containerd did not answer.

@@ -37,7 +37,8 @@ use super::singleflight::Singleflight;
 use super::unpack::{ActiveSnapshot, UnpackTarget, exists};
 use crate::client::Client;
 
-/// How many layers of one image are unpacked at the same time, if the snapshotter can rebase detached layers.
+/// Maximum number of layers of one image that are unpacked concurrently, if the snapshotter can rebase
+/// detached layers.
 const UNPACK_AT_ONCE: usize = 3;
 
 /// The downloads and unpackings in flight, of all images. The key of an unpacking is (snapshotter, chain id).
@@ -98,21 +99,21 @@ pub(crate) struct UnpackPlan {
     pub(crate) snapshotter: String,
     pub(crate) layers: Vec<Descriptor>,
     pub(crate) diff_ids: Vec<Digest>,
-    /// Whether the snapshotter can commit a detached layer on top of a parent.
+    /// True if the snapshotter can commit a detached layer on top of a parent.
     pub(crate) rebase: bool,
     pub(crate) source: Source,
     /// Syncs the snapshots to disk.
     pub(crate) layer_sync: LayerSync,
 }
 
-/// How layers are downloaded: from where, how many at the same time, and with which labels.
+/// Parameters of the download of layers: the source, the concurrency, and the labels.
 pub(crate) struct Downloads {
     pub(crate) pull: Pull,
     pub(crate) at_once: usize,
     pub(crate) labels: Labels,
 }
 
-/// Where the content of layers comes from.
+/// The source of the content of layers.
 pub(crate) enum LayerSource {
     /// A registry, from which they are downloaded.
     Registry(Downloads),

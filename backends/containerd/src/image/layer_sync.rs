@@ -37,7 +37,7 @@ mod file_systems;
 
 use file_systems::on_disks;
 
-/// How long syncing a file system may take.
+/// Limit for syncing a file system.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Syncs unpacked snapshots in the background, after the pull has been answered, and removes lost layers.

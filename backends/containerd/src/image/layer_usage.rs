@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::id::TaskId;
 use switchyard_core::stats::DiskUsage;
 
-/// How long a measurement of a writable layer is cached: measuring walks the whole tree.
+/// Time for which a measurement of a writable layer is cached: measuring walks the whole tree.
 const LAYER_AGE: Duration = Duration::from_secs(10);
 
 /// Cached measurements of writable layers, and the root directories of snapshotters.

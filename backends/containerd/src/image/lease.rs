@@ -96,7 +96,7 @@ impl Leases {
 // === impl Lease ===
 
 impl Lease {
-    /// Where it was created.
+    /// Returns the leases in which it was created.
     pub(crate) const fn leases(&self) -> &Leases {
         &self.leases
     }

@@ -26,7 +26,7 @@ pub(crate) mod archive;
 
 use archive::Archive;
 
-/// How many images are loaded at the same time.
+/// Maximum number of images that are loaded concurrently.
 pub(super) const MAX_CONCURRENT_LOADS: usize = 4;
 
 /// The name of loaded images, before the digest.

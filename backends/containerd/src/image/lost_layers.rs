@@ -11,7 +11,7 @@ use switchyard_crash_points::{CrashPoint, reach};
 use super::layer_sync::LayerSync;
 use super::snapshots::{self, SnapshotInfo, UNSYNCED, is_stale};
 
-/// How many snapshots of an image are looked up at the same time.
+/// Maximum number of snapshots of an image that are looked up concurrently.
 const LOOK_UPS: usize = 8;
 
 /// Snapshots whose files a power cut may have lost.
@@ -23,7 +23,7 @@ struct LostLayers {
     in_use: Vec<String>,
 }
 
-/// What containerd has of the snapshots of an image.
+/// The snapshots of an image that containerd has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ChainState {
     /// All of them.
@@ -37,7 +37,7 @@ pub(crate) enum ChainState {
 // === impl LayerSync ===
 
 impl LayerSync {
-    /// What a snapshotter has of an image with these snapshots, from the lowest to the highest.
+    /// Looks up which snapshots of an image, from the lowest to the highest, a snapshotter has.
     pub(crate) async fn chain_state(&self, snapshotter: &str, chain: &[String]) -> Result<ChainState> {
         let looked_up = stream::iter(chain.iter().cloned().map(|name| async move {
             let found = snapshots::stat(&self.client, snapshotter, &name).await?;
@@ -138,13 +138,13 @@ impl LayerSync {
     }
 }
 
-/// Whether a power cut may have emptied a snapshot with this value of the label [`UNSYNCED`].
+/// Returns whether a power cut may have emptied a snapshot with this value of the label [`UNSYNCED`].
 fn is_lost(unsynced: Option<&String>, boot: &str) -> bool {
     unsynced.is_some_and(|made| !made.is_empty() && made != boot)
 }
 
 /// Finds the lost layers of a snapshotter. `layers` are all its snapshots by name, `boot` is the id of the
-/// current boot, and `ended` tells whether an uncommitted snapshot is certainly not in use.
+/// current boot, and `ended` returns whether an uncommitted snapshot is certainly not in use.
 fn find_lost_layers(
     layers: &BTreeMap<String, SnapshotInfo>,
     boot: &str,

@@ -88,7 +88,7 @@ async fn assign_one(
     Ok(())
 }
 
-/// Whether this owner already holds this content under this name with [`Right::Open`].
+/// Returns whether this owner already holds this content under this name with [`Right::Open`].
 async fn is_open(client: &Client, name: &str, target: &Digest, owner: Owner) -> Result<bool> {
     let request = api::GetImageRequest { name: name.to_owned() };
     match call(&format!("look up image {name}"), QUICK, client.images().get(request)).await {

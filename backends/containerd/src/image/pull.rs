@@ -47,11 +47,11 @@ pub(crate) struct PullJob {
     pub(crate) reference: Reference,
     pub(crate) credentials: Credentials,
     pub(crate) snapshotter: String,
-    /// Whether the snapshotter can commit a detached layer on top of a parent.
+    /// True if the snapshotter can commit a detached layer on top of a parent.
     pub(crate) rebase: bool,
     pub(crate) layer_sync: super::layer_sync::LayerSync,
     pub(crate) inflight_layers: Arc<InflightLayers>,
-    /// Who pulls, and the right to the image that a successful pull proves.
+    /// The owner that pulls, and the right to the image that a successful pull proves.
     pub(crate) owner: Owner,
     pub(crate) right: Right,
     /// Updated while the pull runs.
@@ -82,7 +82,7 @@ impl Pulls {
     }
 }
 
-/// How many times a pull is tried if something that it builds on was garbage-collected meanwhile.
+/// Maximum number of tries of a pull whose dependencies were garbage-collected meanwhile.
 pub(super) const ATTEMPTS: u32 = 3;
 
 /// The key of a pull: requests with the same key share one pull.

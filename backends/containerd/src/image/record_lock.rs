@@ -16,7 +16,7 @@ use std::time::Duration;
 use switchyard_core::{Error, Result};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
-/// How long is waited for those who hold the lock. Each of their calls has a limit of its own.
+/// Limit for which the holders of the lock are waited for. Each of their calls has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Held while an image is looked up.

@@ -17,7 +17,7 @@ use super::record_lock::ChangeGuard;
 use super::{ContainerdImageStore, holders};
 use crate::client::{COLLECTION, Client, QUICK, call, ignore_not_found};
 
-/// What a removal does.
+/// The effects of a removal.
 #[derive(Debug, Default)]
 struct ImageRemoval<'r> {
     /// The records that are kept for others, without the label of the owner.
@@ -69,9 +69,9 @@ fn plan<'r>(
 impl ContainerdImageStore {
     /// Carries out [`ImageStore::remove`](switchyard_core::image::ImageStore::remove).
     ///
-    /// The content is read before the lock is taken, as a disk that fails may take its time; under the lock only
-    /// containerd's database is used, unless records came or a pull ended in between. Damage, for which names of
-    /// other owners are deleted, is read anew.
+    /// The content is read before the lock is taken, as a disk that fails may take its time; under the lock
+    /// only containerd's database is used, unless records came or a pull ended in between. Damage, for which
+    /// names of other owners are deleted, is checked again.
     pub(super) async fn remove_image(&self, reference: &str, owner: Owner, in_use: &InUse<'_>) -> Result<()> {
         let mut known = self.read_contents(reference).await?;
         let lock = self.record_lock.change(&format!("remove image {reference}")).await?;

@@ -1,5 +1,5 @@
 //! A cache of images that tasks were created from lately. Two calls to containerd, for the image record and
-//! for the snapshot, tell whether an entry is still valid.
+//! for the snapshot, show whether an entry is still valid.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use super::shared_types::RunnableImage;
 use super::unpack;
 use crate::client::{Client, QUICK, call};
 
-/// How many images are cached at most.
+/// Maximum number of cached images.
 const MAX_ENTRIES: usize = 256;
 
 /// The size in bytes of the documents of an image above which the image is not cached.
@@ -28,7 +28,7 @@ pub(super) struct RunnableCache {
 #[derive(Debug, Default)]
 struct RunnableCacheState {
     by_key: HashMap<RunnableKey, CachedImage>,
-    /// How often the cache was invalidated.
+    /// Number of invalidations of the cache.
     generation: u64,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct FoundRunnable {
     pub(super) runnable: RunnableImage,
     /// The target of the record.
     pub(super) target: Digest,
-    /// What [`RunnableCache::generation`] was before the records were read.
+    /// The value of [`RunnableCache::generation`] before the records were read.
     pub(super) generation: u64,
 }
 
@@ -73,7 +73,7 @@ struct CachedImage {
 }
 
 impl RunnableCache {
-    /// How often the cache was invalidated. To be read before the records from which an entry is made.
+    /// Returns the number of invalidations. To be read before the records from which an entry is made.
     pub(super) fn generation(&self) -> u64 {
         self.lock().generation
     }

@@ -1,4 +1,4 @@
-//! What the parts of the image store have in common.
+//! Types that the parts of the image store share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use switchyard_registry as registry;
 
 use super::index::ImageInfo;
 
-/// Which snapshotter serves which runtime handler.
+/// The snapshotter of each runtime handler.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshotters {
     pub(crate) default: String,
@@ -33,13 +33,13 @@ pub(crate) struct ImagePolicy {
     pub(crate) registry: registry::Client,
     /// The snapshotters that image layers are unpacked into.
     pub(crate) snapshotters: Snapshotters,
-    /// How many layers of one pull are downloaded at the same time.
+    /// Maximum number of layers of one pull that are downloaded concurrently.
     pub(crate) downloads: usize,
     /// References of pinned images, which must not be removed.
     pub(crate) pins: Vec<String>,
     /// Limits on the size and the number of an image's parts.
     pub(crate) limits: registry::Limits,
-    /// Whether a pull or a load is refused if its layers need more than the free space.
+    /// True if a pull or a load is refused if its layers need more than the free space.
     pub(crate) check_free_space: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct RunnableImage {
     pub(crate) top: Option<String>,
 }
 
-/// How long a measurement of disk usage is cached.
+/// Time for which a measurement of disk usage is cached.
 pub(crate) const USAGE_AGE: Duration = Duration::from_secs(10);
 
 /// Converts an error of the registry client.

@@ -20,17 +20,17 @@ use crate::client::{Client, QUICK, call, ignore_not_found};
 /// The label of a snapshot that may not be on disk; its value is the id of the boot in which it was created.
 pub(crate) const UNSYNCED: &str = "switchyard.io/unsynced";
 
-/// How long a snapshotter may take for a list of its snapshots or for their sizes, where others wait for it.
+/// Limit for a snapshotter to list its snapshots or their sizes, where others wait for it.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a snapshotter that did not answer is not asked for its usage again.
+/// Time for which a snapshotter that did not answer is not asked for its usage again.
 const AWAY_AGE: Duration = Duration::from_secs(60);
 
 /// The properties of a snapshot that matter for lost layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SnapshotInfo {
     pub(crate) parent: String,
-    /// Whether it is committed, and so a layer. One that is not is active or a view, and may be in use.
+    /// True if it is committed, and so a layer. Otherwise it is active or a view, and may be in use.
     pub(crate) committed: bool,
     /// The id of the boot in which it was created, if it may not be on disk.
     pub(crate) unsynced: Option<String>,
@@ -52,7 +52,7 @@ pub(crate) async fn list(client: &Client, snapshotter: &str) -> Result<BTreeMap<
     Ok(layers)
 }
 
-/// What containerd has of a snapshot; `None` if there is none of this name.
+/// Returns containerd's information on a snapshot; `None` if it does not exist.
 pub(crate) async fn stat(client: &Client, snapshotter: &str, name: &str) -> Result<Option<snap::Info>> {
     let request = snap::StatSnapshotRequest { snapshotter: snapshotter.to_owned(), key: name.to_owned() };
     match call(&format!("look up snapshot {name}"), QUICK, client.snapshots().stat(request)).await {
@@ -81,7 +81,7 @@ pub(crate) fn new_key(client: &Client, prefix: &str) -> String {
     format!("{prefix}{}-{}", client.run(), hex::encode(random))
 }
 
-/// Whether a snapshot is a view or an unfinished unpacking of a predecessor.
+/// Returns whether a snapshot is a view or an unfinished unpacking of a predecessor.
 pub(crate) fn is_stale(client: &Client, key: &str) -> bool {
     [view_prefix(client), extract_prefix(client)].iter().any(|prefix| {
         key.strip_prefix(prefix.as_str()).is_some_and(|rest| {
@@ -133,7 +133,7 @@ pub(crate) struct AwaySnapshotters {
 #[derive(Debug)]
 struct AwaySnapshotter {
     error: Error,
-    /// When it is asked for its usage again.
+    /// Time at which it is asked for its usage again.
     again: Instant,
 }
 
@@ -182,7 +182,7 @@ impl AwaySnapshotters {
         }
     }
 
-    /// Whether a snapshotter did not answer a short time ago.
+    /// Returns whether a snapshotter did not answer a short time ago.
     pub(super) fn is_away(&self, snapshotter: &str) -> bool {
         self.by_name.lock().get(snapshotter).is_some_and(|away| Instant::now() < away.again)
     }
@@ -197,7 +197,7 @@ impl AwaySnapshotters {
         self.by_name.lock().retain(|name, _| snapshotters.contains(&name.as_str()));
     }
 
-    /// Whether all snapshotters answer, or the names of those that do not.
+    /// Reports whether all snapshotters answer, with the names of those that do not.
     pub(crate) fn condition(&self) -> Condition {
         let away = self.by_name.lock();
         if away.is_empty() {

@@ -19,7 +19,7 @@ use super::layer_sync::UnpackedSnapshots;
 use super::snapshots::{self, extract_prefix};
 use crate::client::{Client, QUICK, UNPACK, call, ignore_not_found};
 
-/// Whether a snapshot of this name exists.
+/// Returns whether a snapshot of this name exists.
 pub(crate) async fn exists(client: &Client, snapshotter: &str, name: &str) -> Result<bool> {
     Ok(snapshots::stat(client, snapshotter, name).await?.is_some())
 }

@@ -32,9 +32,9 @@ impl UsageCache {
         *self.last.lock() = None;
     }
 
-    /// Usage of each snapshotter, the default one first, at most [`USAGE_AGE`] old. The content store counts
-    /// towards the default one. A snapshotter that does not answer is left out; of the default one, what the
-    /// content store has is told all the same.
+    /// Returns the usage of each snapshotter, the default one first, at most [`USAGE_AGE`] old. The content
+    /// store counts towards the default one. A snapshotter that does not answer is left out; of the default
+    /// one, the usage of the content store is reported all the same.
     pub(crate) async fn read(
         &self,
         client: &Client,

@@ -85,13 +85,13 @@ impl config::BridgeConfig {
 pub(super) struct BridgeList<'a> {
     /// The name of the network and of its bridge.
     pub(super) name: &'a str,
-    /// Whether the bridge has an address, by which sandboxes reach other networks.
+    /// True if the bridge has an address, by which sandboxes reach other networks.
     pub(super) is_gateway: bool,
-    /// Whether packets to other networks get the address of the node.
+    /// True if packets to other networks get the address of the node.
     pub(super) has_masquerade: bool,
     /// The MTU in bytes; 0 for the kernel's default.
     pub(super) mtu: u32,
-    /// Where `host-local` stores which addresses are in use.
+    /// Directory in which `host-local` stores the addresses in use.
     pub(super) addresses_dir: &'a Path,
     /// The pools of addresses, and the routes of sandboxes, as `host-local` takes them.
     pub(super) ranges: Vec<Value>,
@@ -205,7 +205,7 @@ impl BridgeNetwork {
     }
 }
 
-/// Whether a program is in `PATH`.
+/// Returns whether a program is in `PATH`.
 fn is_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(name).is_file())

@@ -43,7 +43,7 @@ pub(crate) struct ClusterBridges {
     made: Mutex<BTreeMap<String, MadeBridge>>,
 }
 
-/// What these bridges have to do with the gateway's own one.
+/// The gateway's own bridge, which these bridges must not collide with.
 #[derive(Debug)]
 pub(crate) struct OwnBridge {
     pub(crate) name: String,
@@ -150,7 +150,8 @@ impl ClusterBridges {
         Ok(definition)
     }
 
-    /// What has addresses of a subnet already, save the bridge `interface` itself: it exists if its file was damaged.
+    /// Returns the user of addresses of a subnet, save the bridge `interface` itself: it exists if its file
+    /// was damaged.
     fn conflict(
         &self,
         all: &BTreeMap<String, MadeBridge>,
@@ -186,7 +187,7 @@ impl ClusterBridges {
             match self.remove(interface) {
                 Ok(()) => removed.push(interface.clone()),
                 Err(error) if is_own => held = Err(error),
-                // Of another sandbox, which was told so.
+                // It belongs to another sandbox, whose removal has reported the error.
                 Err(error) => report_unused(interface, &error),
             }
         }

@@ -16,10 +16,10 @@ use tokio::time::timeout;
 
 use crate::base::error::from_cni;
 
-/// How long one reading may take.
+/// Limit for one reading.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long the status waits for a reading. Who probes the daemon gives up after a few seconds.
+/// Time for which the status waits for a reading. Clients that probe the daemon give up after a few seconds.
 const STATUS_LIMIT: Duration = Duration::from_secs(2);
 
 /// The configuration directory of the node.
@@ -34,7 +34,7 @@ pub(crate) struct NodeNetworks {
 /// The default network, as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KnownNetwork {
-    /// Whether sandboxes can be attached to it.
+    /// The condition under which sandboxes can be attached to it.
     pub(crate) condition: Condition,
     /// Its configuration as JSON; empty if there is none.
     pub(crate) config: String,
@@ -82,7 +82,7 @@ impl NodeNetworks {
         })
     }
 
-    /// What was found when the default network was last [looked](Self::look) at.
+    /// Returns the state of the default network when it was last [examined](Self::look).
     pub(crate) fn known(&self) -> KnownNetwork {
         self.known.lock().clone()
     }
@@ -198,7 +198,7 @@ mod tests {
         let mut looks = Box::pin(networks.look());
         assert!((&mut waits).now_or_never().is_none() && (&mut looks).now_or_never().is_none());
         tokio::time::advance(STATUS_LIMIT).await;
-        assert_eq!(looks.await, well, "what was known before is told");
+        assert_eq!(looks.await, well, "the result of before is reported");
         assert!((&mut waits).now_or_never().is_none());
 
         tokio::time::advance(READ_LIMIT).await;

@@ -20,7 +20,7 @@ use switchyard_process::ProcessId;
 use crate::base::fs::blocking;
 use crate::network::Network;
 
-/// How long killed plugins may take to exit.
+/// Limit for killed plugins to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two checks whether plugins have exited.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -67,7 +67,7 @@ impl Network {
     }
 }
 
-/// Whether all of these processes have exited within `limit`.
+/// Returns whether all of these processes have exited within `limit`.
 async fn wait_all_exited(all: &[ProcessId], limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     while all.iter().any(ProcessId::is_alive) {

@@ -125,8 +125,8 @@ impl Version {
 }
 
 impl Vulnerability {
-    /// Whether a version is affected: if its own series has a fixed version, by that one; else unless it is
-    /// newer than all fixed versions.
+    /// Returns whether a version is affected: if its own series has a fixed version, by that one; else unless
+    /// it is newer than all fixed versions.
     fn affects(&self, version: Version) -> bool {
         let own = self.fixed.iter().find(|fix| fix.series() == version.series());
         let is_fixed = match own {

@@ -21,7 +21,7 @@ use crate::node::Node;
 const PROFILES_FILE: &str = "/sys/kernel/security/apparmor/profiles";
 /// The program that loads profiles; Debian has it in the package `apparmor`.
 const PARSER: &str = "apparmor_parser";
-/// How long the program may take; compiling takes some tenths of a second on a slow machine.
+/// Limit for the program; compiling takes some tenths of a second on a slow machine.
 const PARSER_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Node {
@@ -92,12 +92,13 @@ async fn loaded_profiles() -> Option<String> {
     tokio::fs::read_to_string(PROFILES_FILE).await.ok()
 }
 
-/// Whether the kernel has a profile; `false` if the list cannot be read, so that the caller tries to load it.
+/// Returns whether the kernel has a profile; `false` if the list cannot be read, so that the caller tries to
+/// load it.
 async fn is_loaded(name: &str) -> bool {
     loaded_profiles().await.is_some_and(|profiles| lists_profile(&profiles, name))
 }
 
-/// Whether a profile is in the kernel's list. A name may contain blanks and parentheses.
+/// Returns whether a profile is in the kernel's list. A name may contain blanks and parentheses.
 fn lists_profile(profiles: &str, name: &str) -> bool {
     profiles.lines().any(|line| line.rsplit_once(" (").is_some_and(|(loaded, _)| loaded == name))
 }

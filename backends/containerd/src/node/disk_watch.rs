@@ -23,13 +23,13 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// The interval between two checks that write to disks; each check does while something is wrong with one.
 const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How the disks are looked at.
+/// The parameters of a check of the disks.
 #[derive(Debug, Clone)]
 struct DiskLooker {
-    /// containerd's root, if it has told that. That of an external containerd may be where this daemon does not see it,
-    /// and is not written to.
+    /// containerd's root, if it is known. That of an external containerd may be where this daemon does not
+    /// see it, and is not written to.
     root: Option<PathBuf>,
-    /// Whether the others are written to.
+    /// True if the others are written to.
     writes: bool,
 }
 
@@ -45,8 +45,8 @@ impl DiskLooker {
 }
 
 impl Node {
-    /// Checks the disks of the state and run directories, and of containerd's root as soon as containerd has told where that is,
-    /// periodically until `stop`. Those of its own directories it also writes to.
+    /// Checks the disks of the state and run directories, and of containerd's root as soon as containerd has
+    /// reported it, periodically until `stop`. Those of its own directories it also writes to.
     pub(crate) async fn watch_disks(self: Arc<Self>, trees: Arc<Trees>, stop: CancellationToken) {
         let pool = BlockingPool::new(threads::DISK_POOL, LIMIT);
         let settings = self.context.settings();

@@ -23,9 +23,9 @@ use crate::base::random::fill_random;
 use crate::node::advisories::parse_version_output;
 use crate::node::userns;
 
-/// How long a runtime may take to answer a query, or to run a small program.
+/// Limit for a runtime to answer a query, or to run a small program.
 const RUNTIME_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a request that depends on the features waits for the first probes.
+/// Limit for which a request that depends on the features waits for the first probes.
 const FIRST_PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The interval between two checks whether a program has exited.
@@ -47,7 +47,7 @@ pub(crate) struct RuntimeProbes {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct ProbeResults {
     runtimes: BTreeMap<String, RuntimeFeatures>,
-    /// Why idmapped mounts do not work on this node; `None` if they do.
+    /// The reason why idmapped mounts do not work on this node; `None` if they do.
     no_mapping: Option<String>,
     /// The name and version of each runtime that prints them.
     #[serde(default)]
@@ -79,7 +79,7 @@ impl RuntimeProbes {
         known.runtimes.get(binary).copied().unwrap_or_default()
     }
 
-    /// Why idmapped mounts do not work on this node; `None` if they do.
+    /// Returns the reason why idmapped mounts do not work on this node; `None` if they do.
     pub(crate) fn idmap_unavailable(&self) -> Option<String> {
         self.results.lock().no_mapping.clone()
     }
@@ -90,7 +90,7 @@ impl RuntimeProbes {
         known.versions.values().cloned().collect()
     }
 
-    /// Whether all runtimes have been probed once, by this daemon or by a predecessor in this boot.
+    /// Returns whether all runtimes have been probed once, by this daemon or by a predecessor in this boot.
     pub(crate) fn is_complete(&self) -> bool {
         *self.completed.borrow()
     }
@@ -223,7 +223,7 @@ async fn query_runtime(binary: &str, question: &str) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Whether a runtime passes a trial; `None` if that cannot be tried on a disk that cannot be written.
+/// Returns whether a runtime passes a trial; `None` if the trial needs a disk that cannot be written.
 async fn passes(binary: &str, trial: Trial, run: &Path) -> Option<bool> {
     let name = binary.to_owned();
     let place = run.to_path_buf();

@@ -61,8 +61,8 @@ impl Node {
         runc_like.map(|runtime| runtime.binary.clone()).collect()
     }
 
-    /// Whether pods can run. Clients read the features of handlers from the same status that says so, so it
-    /// is `False` until the runtimes have been probed.
+    /// Reports whether pods can run. Clients read the features of handlers from the same status, so it is
+    /// `False` until the runtimes have been probed.
     pub(crate) fn runtime_condition(&self) -> Condition {
         match self.health.condition() {
             Condition::True if !self.probes.is_complete() => Condition::False {

@@ -1,4 +1,4 @@
-//! Whether this node and its runtimes can run sandboxes in user namespaces.
+//! Support of this node and its runtimes for sandboxes in user namespaces.
 
 use switchyard_core::spec::{SandboxNetwork, SandboxSpec};
 use switchyard_core::{Error, Result};
@@ -10,7 +10,7 @@ use crate::node::Node;
 const IDMAP_SNAPSHOTTER: &str = "overlayfs";
 
 impl Node {
-    /// Why sandboxes of this runtime cannot have user namespaces; `None` if they can.
+    /// Returns the reason why sandboxes of this runtime cannot have user namespaces; `None` if they can.
     pub(crate) fn userns_unavailable(&self, runtime: &Runtime) -> Option<String> {
         if runtime.type_ != RUNC_TYPE || runtime.sandbox == SandboxKind::Container {
             return Some(format!("its shim, {}, handles users itself", runtime.type_));

@@ -1,4 +1,4 @@
-//! Whether a predecessor call has finished, and what it has done: a decision without side effects.
+//! The outcome of a predecessor call: a decision without side effects.
 
 use std::time::Duration;
 
@@ -9,32 +9,32 @@ use crate::client::process_state::ProcessState;
 pub(crate) struct Observation {
     /// The state of its process, as containerd reports it.
     pub(crate) process: ProcessState,
-    /// Whether it has a bundle, where bundles can be seen (managed containerd), or else whether a process is
-    /// seen that works on it. `None` if neither can be known.
+    /// True if it has a bundle, where bundles can be seen (managed containerd), or else if a process is seen
+    /// that works on it. `None` if neither can be known.
     pub(crate) active: Option<bool>,
 }
 
 impl Observation {
-    /// Whether there is no process and no sign of activity, beside an external containerd, whose bundles
-    /// cannot be seen.
+    /// Returns whether there is no process and no sign of activity, beside an external containerd, whose
+    /// bundles cannot be seen.
     pub(crate) fn nothing_seen(self) -> bool {
         self.active.is_none() && self.process == ProcessState::None
     }
 }
 
-/// How long observations have lasted.
+/// Durations of observations.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Durations {
-    /// How long this daemon has made the same observation.
+    /// Time for which this daemon has made the same observation.
     pub(crate) unchanged: Duration,
-    /// How long [`Observation::nothing_seen`] has held. Includes the time that predecessors observed before
-    /// they were killed.
+    /// Time for which [`Observation::nothing_seen`] has held. Includes the time that predecessors observed
+    /// before they were killed.
     pub(crate) quiet: Duration,
-    /// How long the call has been waited for, by this daemon and its predecessors.
+    /// Time for which the call has been waited for, by this daemon and its predecessors.
     pub(crate) waited: Duration,
 }
 
-/// How long a state must last before it counts as the outcome of a predecessor call.
+/// Durations after which a state counts as the outcome of a predecessor call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallTimeouts {
     /// A process that was created and is not being started; and, where bundles cannot be seen, no process and
@@ -62,7 +62,7 @@ pub(crate) enum CallOutcome {
 }
 
 impl CallOutcome {
-    /// Whether nothing has to be terminated.
+    /// Returns whether nothing has to be terminated.
     pub(crate) const fn needs_no_cleanup(self) -> bool {
         match self {
             Self::NoEffect | Self::Started { .. } => true,
@@ -71,8 +71,8 @@ impl CallOutcome {
     }
 }
 
-/// How long one daemon must observe that a container has no bundle, or, where bundles cannot be seen, no
-/// process and no sign of activity. Longer than containerd takes to read a call that was sent to it.
+/// Time for which one daemon must observe that a container has no bundle, or, where bundles cannot be seen,
+/// no process and no sign of activity. Longer than containerd takes to read a call that was sent to it.
 const QUIET_PERIOD: Duration = Duration::from_millis(200);
 
 /// The outcome of a predecessor call; `None` while it may still be in progress.

@@ -1,8 +1,8 @@
-//! Wait records: since when a predecessor call has been waited for, in a file for each container, so that the
-//! wait goes on when the waiting daemon is killed.
+//! Wait records: the start of the wait for a predecessor call, in a file for each container, so that the wait
+//! continues when the waiting daemon is killed.
 //!
-//! If each daemon started the wait anew, a node on which daemons die faster than the timeouts of the wait
-//! would never get to the end of one.
+//! If each daemon restarted the wait, a node on which daemons die faster than the timeouts of the wait would
+//! never get to the end of one.
 
 use std::io::ErrorKind as Fault;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::predecessor_calls::PredecessorCalls;
 /// Since when a predecessor call has been waited for, by all daemons that have waited for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PredecessorWait {
-    /// When the first of these daemons began to wait.
+    /// Time at which the first of these daemons began to wait.
     pub(crate) began: Instant,
     /// Since when none of them has seen a process or a sign of activity, where bundles cannot be seen.
     pub(crate) quiet: Option<Instant>,
@@ -59,14 +59,14 @@ impl PredecessorCalls {
         Ok(wait)
     }
 
-    /// Saves a wait, if that is possible. The removal of a container waits too, and a full disk must not prevent it; without
-    /// a record the next daemon begins the wait anew.
+    /// Saves a wait, if that is possible. The removal of a container waits too, and a full disk must not
+    /// prevent it; without a record the next daemon restarts the wait.
     pub(crate) async fn save_wait(&self, id: &str, wait: PredecessorWait) {
         if let Err(error) = self.write_wait(id, wait).await {
             tracing::warn!(
                 id,
                 error = error.report(),
-                "cannot record the wait for a predecessor's call: it begins anew if this daemon ends"
+                "cannot record the wait for a predecessor's call: it restarts if this daemon ends"
             );
         }
     }

@@ -82,8 +82,8 @@ impl Processes {
         let listed = match call("list protected exits", QUICK, self.client.sandboxes().list(request)).await {
             Ok(listed) => listed.list,
             Err(error) => {
-                // Without the list each running task would be asked for anew, and a store that does not answer would
-                // take its whole time for each.
+                // Without the list each running task would be queried by itself, and a store that does not
+                // answer would take its whole time for each.
                 tracing::warn!(
                     error = error.report(),
                     "cannot list the exits that are protected: they stay as a predecessor left them until the next start"

@@ -10,14 +10,14 @@ use crate::base::reserved::is_reserved;
 /// containerd's limit on a label in bytes, key and value together.
 const LABEL_MAX: usize = 4096;
 
-/// How many labels of a client an object has. containerd's database takes a time that grows with their square, in its one write
-/// transaction: 46 s for 60,000.
+/// Maximum number of labels of a client on an object. containerd's database takes a time that grows with
+/// their square, in its one write transaction: 46 s for 60,000.
 const LABELS_MAX: usize = 256;
 
-/// How many bytes they have together.
+/// Limit for their total size in bytes.
 const LABEL_BYTES_MAX: usize = 64 << 10;
 
-/// What begins the labels by which cAdvisor and operators know pods and containers.
+/// Prefix of the labels by which cAdvisor and operators identify pods and containers.
 const KUBERNETES: &str = "io.kubernetes.";
 
 /// The labels of a new object: ours, and those that the client asked for, which cAdvisor and operators use.

@@ -18,6 +18,6 @@ pub(crate) struct QuotaRecord {
 pub(crate) struct LimitRecord {
     pub(crate) project: u32,
     pub(crate) bytes: u64,
-    /// Where the file system is mounted.
+    /// The mount point of the file system.
     pub(crate) mount: PathBuf,
 }

@@ -26,7 +26,7 @@ pub(crate) enum StagedRecord {
         root: PathBuf,
         /// The path below it.
         path: PathBuf,
-        /// Whether mounts that the task makes there appear on the host as well.
+        /// True if mounts that the task makes there appear on the host as well.
         shared: bool,
     },
     /// An image.
@@ -55,7 +55,7 @@ impl StagedRecord {
         }
     }
 
-    /// Whether its source is on a file system of the host, which may hang.
+    /// Returns whether its source is on a file system of the host, which may hang.
     pub(crate) const fn is_on_host(&self) -> bool {
         match self {
             Self::Path { .. } | Self::Beneath { .. } => true,

@@ -54,8 +54,8 @@ impl Recovery {
     }
 }
 
-/// What a sandbox whose creation was cut off claims until it has been removed; `None` if its record does not
-/// tell its owner.
+/// Returns the claims of a sandbox whose creation was cut off, until it has been removed; `None` if its
+/// record does not contain its owner.
 pub(super) fn remnant(id: SandboxId, entry: &SandboxEntry) -> Option<Remnant> {
     let meta = entry.record.meta.to_core().ok()?;
     let host_ports = entry.record.host_ports.as_ref().map(HostPortsRecord::to_core).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What recovery does with what it found: decisions without side effects.
+//! The decisions of recovery about the objects that it found, without side effects.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use switchyard_core::state::{Exit, SandboxState};
 use crate::client::process_state::{ProcessExit, ProcessState};
 use crate::record::SandboxPhase;
 
-/// What recovery found out about a task.
+/// Recovery's findings about a task.
 #[derive(Debug, Clone)]
 pub(super) struct TaskFacts {
     /// The container object of its sandbox exists, and the sandbox was created completely.
@@ -19,7 +19,7 @@ pub(super) struct TaskFacts {
     pub(super) this_boot: bool,
     /// Its persisted exit and the time of its start, if there is one.
     pub(super) exit: Option<(Exit, Option<SystemTime>)>,
-    /// When it was started, from the file that a start leaves.
+    /// Time of its start, from the file that a start leaves.
     pub(super) started_at: Option<SystemTime>,
     /// A start was begun in this boot: its run directory exists.
     pub(super) begun: bool,
@@ -29,7 +29,7 @@ pub(super) struct TaskFacts {
     pub(super) process: ProcessState,
 }
 
-/// What recovery does with a task.
+/// Recovery's decision about a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TaskFate {
     /// It was not created completely, or has no sandbox: remove all of it.
@@ -42,9 +42,9 @@ pub(super) enum TaskFate {
     Running(Started),
     /// It has exited, and the exit is not persisted yet.
     Reap {
-        /// When it was started.
+        /// Time of its start.
         started_at: Option<SystemTime>,
-        /// How it exited.
+        /// The exit.
         end: ProcessExit,
     },
     /// It has exited, or must have, and its exit status is lost.
@@ -83,9 +83,9 @@ pub(super) fn task_fate(facts: &TaskFacts, now: SystemTime) -> TaskFate {
     }
 }
 
-/// Whether the state of a task's process has to be queried. Not for a start that was begun and not finished:
-/// its shim may take long to answer, and the answer would not change the fate, which is
-/// [`TaskFate::StartPending`]. If the files were lost, only the query tells whether it runs.
+/// Returns whether the state of a task's process has to be queried. Not for a start that was begun and not
+/// finished: its shim may take long to answer, and the answer would not change the fate, which is
+/// [`TaskFate::StartPending`]. If the files were lost, only the query shows whether it runs.
 pub(super) const fn needs_shim_query(
     exit_on_record: bool,
     begun: bool,
@@ -95,7 +95,7 @@ pub(super) const fn needs_shim_query(
     !exit_on_record && ((begun && started) || files_lost)
 }
 
-/// What recovery found out about a sandbox.
+/// Recovery's findings about a sandbox.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SandboxFacts {
     /// The phase in its label.

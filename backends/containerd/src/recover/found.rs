@@ -30,7 +30,7 @@ use crate::sandbox::{SandboxChange, SandboxEntry, SandboxLifecycle};
 pub(super) struct FoundSandbox {
     pub(super) phase: SandboxPhase,
     pub(super) entry: SandboxEntry,
-    /// What an earlier version wrote into the container object and this version would not.
+    /// Data that an earlier version wrote into the container object and this version would not.
     pub(super) outdated: Option<OutdatedObject>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct FoundTask {
     pub(super) record: TaskRecord,
     pub(super) dirs: TaskDirs,
     pub(super) snapshotter: String,
-    /// How it exited or failed to start: from its exit label, or else from the note of it.
+    /// Its exit or failure to start: from its exit label, or else from the note of it.
     pub(super) exit: Option<ExitRecord>,
     /// `exit` is from the note: it is not persisted in containerd yet.
     pub(super) unrecorded: bool,
@@ -49,11 +49,11 @@ pub(super) struct FoundTask {
     /// Nothing says that it was started or has exited, and its files in the run directory, which would, were lost in
     /// this boot.
     pub(super) files_lost: bool,
-    /// What an earlier version wrote into the container object and this version would not.
+    /// Data that an earlier version wrote into the container object and this version would not.
     pub(super) outdated: Option<OutdatedObject>,
 }
 
-/// What the files of a task say.
+/// The content of a task's files.
 #[derive(Debug)]
 pub(super) struct TaskFiles {
     /// The exit that could not be persisted in containerd.
@@ -91,7 +91,8 @@ impl Recovery {
             .await
     }
 
-    /// Whether files of the run directory were lost that would tell of one of these tasks; says so in the log.
+    /// Returns whether files of the run directory were lost that concern one of these tasks; reports it in
+    /// the log.
     pub(super) fn have_lost_files(&self, tasks: &[(TaskId, Result<FoundTask>)]) -> bool {
         let lost = tasks.iter().any(|(_, found)| found.as_ref().is_ok_and(|found| found.files_lost));
         if lost {
@@ -178,8 +179,8 @@ impl TaskFiles {
     }
 }
 
-/// When a task was started and the pid of its main process, from the file that a start leaves. The pid is 0
-/// if an older version wrote the file, without a pid.
+/// Reads the time of a task's start and the pid of its main process from the file that a start leaves. The
+/// pid is 0 if an older version wrote the file, without a pid.
 fn read_started(path: &Path) -> Option<Started> {
     let text = fs::read_to_string(path).ok()?;
     let mut words = text.split_whitespace();

@@ -26,10 +26,10 @@ use crate::task::end_log;
 use crate::task::storage::stage::clear_stage;
 use crate::task::storage::volumes::Volumes;
 
-/// How long it may take to list what is on disk.
+/// Limit for listing the objects on disk.
 const LIST_LIMIT: Duration = Duration::from_secs(30);
 
-/// What there is on disk, of containers that exist and of others.
+/// Objects on disk, of containers that exist and of others.
 #[derive(Debug, Default)]
 struct FilesOnDisk {
     /// Mount points of views of images.
@@ -43,8 +43,8 @@ struct FilesOnDisk {
     is_complete: bool,
 }
 
-/// What predecessors left and no container object refers to. It was listed before requests were served, so
-/// nothing that this daemon created is in it.
+/// Objects of predecessors that no container object refers to. They were listed before requests were served,
+/// so that nothing that this daemon created is among them.
 #[derive(Debug)]
 pub(super) struct StartupGarbage {
     /// Every directory of sandboxes and tasks could be listed.
@@ -60,8 +60,8 @@ pub(super) struct StartupGarbage {
 }
 
 impl StartupGarbage {
-    /// Whether a process may run of what has no container object: it has directories of a sandbox or task, or some could not
-    /// be listed.
+    /// Returns whether a process may run that has no container object: there are directories of a sandbox or
+    /// task, or some could not be listed.
     pub(super) fn may_run(&self) -> bool {
         !self.is_complete || !self.sandboxes.is_empty() || !self.tasks.is_empty()
     }
@@ -106,9 +106,9 @@ fn ids_below_all<I: FromStr>(dirs: &[PathBuf], is_complete: &mut bool) -> BTreeM
 }
 
 impl Recovery {
-    /// Lists the garbage, and removes at once what would get in the way of requests, as far as that is possible: leases
-    /// and downloads. `all` are the ids of all containers; `bridge_holders` are the sandboxes that bridges of clusters
-    /// belong to. Leases that cannot be deleted go on the plan.
+    /// Lists the garbage, and removes at once the part that would obstruct requests, as far as that is
+    /// possible: leases and downloads. `all` are the ids of all containers; `bridge_holders` are the
+    /// sandboxes that bridges of clusters belong to. Leases that cannot be deleted are added to the plan.
     pub(super) async fn find_garbage(
         &self,
         snapshots: &Snapshots,
@@ -177,8 +177,9 @@ impl Recovery {
         self.close_stale_logs(known).await;
     }
 
-    /// Deletes the leases of predecessors. Those that containerd does not delete now go on the plan; after the first
-    /// one the others are not tried, so that requests do not wait for a containerd that is slow in it.
+    /// Deletes the leases of predecessors. Those that containerd does not delete now are added to the plan;
+    /// after the first one the others are not tried, so that requests do not wait for a containerd that is
+    /// slow in it.
     async fn delete_leases(&self, plan: &mut RecoveryPlan) {
         let request = api::ListRequest { filters: Vec::new() };
         let leases = match call("list leases", QUICK, self.client.leases().list(request)).await {

@@ -19,7 +19,7 @@ pub(super) struct Inventory {
     pub(super) tasks: Vec<(TaskId, api::Container)>,
     /// The ids of all containers with an owner label, including those of other gateways.
     pub(super) all: HashSet<String>,
-    /// The ids of containers of this gateway that this version cannot tell to be a sandbox or a task.
+    /// The ids of containers of this gateway that this version recognises neither as a sandbox nor as a task.
     pub(super) unrecognized: Vec<String>,
     pub(super) snapshots: Snapshots,
 }
@@ -31,8 +31,8 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Whether a snapshot exists. Also `true` if its snapshotter could not be listed: then nothing is known
-    /// to be missing.
+    /// Returns whether a snapshot exists. Also `true` if its snapshotter could not be listed: then nothing is
+    /// known to be missing.
     pub(super) fn may_have(&self, snapshotter: &str, key: &str) -> bool {
         match self.by_name.get(snapshotter) {
             Some(Some(layers)) => layers.contains_key(key),

@@ -33,14 +33,14 @@ impl Recovery {
         }
     }
 
-    /// Whether tasks are to be created in a snapshotter, or exist in it.
+    /// Returns whether tasks are to be created in a snapshotter, or exist in it.
     fn needs_snapshotter(&self, snapshotter: &str) -> bool {
         self.storage.images.policy().snapshotters.all().contains(snapshotter)
             || self.tasks.table.lock().values().any(|entry| entry.snapshotter == snapshotter)
     }
 }
 
-/// What is left to do in a snapshotter that did not answer when the daemon started.
+/// The remaining cleanup of a snapshotter that did not answer when the daemon started.
 #[derive(Debug)]
 struct SnapshotterCleanup {
     recovery: Weak<Recovery>,

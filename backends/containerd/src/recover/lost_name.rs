@@ -50,7 +50,7 @@ fn former_names(made: &[(String, api::Container)], layout: &Layout) -> BTreeSet<
     of_us.map(|(name, _)| name.clone()).collect()
 }
 
-/// Whether a container has a directory of this layout, or its spec names one.
+/// Returns whether a container has a directory of this layout, or its spec names one.
 fn uses_directories(container: &api::Container, layout: &Layout) -> bool {
     let dirs = [
         layout.all_sandbox_state(),

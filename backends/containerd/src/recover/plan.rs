@@ -1,4 +1,4 @@
-//! What recovery found, and what it leaves to be done while requests are served.
+//! The plan of recovery: its findings, and the work that is left until requests are served.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::task::checkpoint::CheckpointCleanup;
 use crate::task::cleanup::{TaskCleanup, TaskCleanupKind};
 use crate::task::exit::ExitCleanup;
 
-/// Whether the sandbox that a task belongs to was recovered.
+/// Presence of the sandbox that a task belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SandboxPresence {
     /// Its container object exists and was read.
@@ -39,7 +39,7 @@ pub(super) struct DecidedTask {
     pub(super) task: Option<Task>,
 }
 
-/// What recovery found, and what remains to be done in the background while requests are served.
+/// Recovery's findings, and the work that remains for the background while requests are served.
 #[derive(Debug, Default)]
 pub(super) struct RecoveryPlan {
     pub(super) recovered: Recovered,

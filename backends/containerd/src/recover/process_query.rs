@@ -26,14 +26,14 @@ use crate::task::ProcessHandle;
 /// running.
 const QUIET_PERIOD: Duration = Duration::from_millis(120);
 
-/// How long the queries may take in total, however many shims answer one after the other.
+/// Limit for all queries together, however many shims answer one after the other.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// A query for the main process of a container.
 #[derive(Debug, Clone)]
 pub(super) struct ProcessQuery {
     pub(super) id: String,
-    /// What the path of its processes' cgroup contains.
+    /// Text that the path of its processes' cgroup contains.
     pub(super) cgroup_marker: String,
     /// The pid of its main process, if that is recorded.
     pub(super) pid: Option<u32>,
@@ -47,9 +47,9 @@ pub(super) struct ProcessQuery {
 #[derive(Debug, Default)]
 pub(super) struct ProcessStates {
     by_id: HashMap<String, ProcessState>,
-    /// How many shims were queried.
+    /// Number of shims that were queried.
     pub(super) queried: usize,
-    /// How many of those did not answer.
+    /// Number of those that did not answer.
     pub(super) unresponsive: usize,
 }
 
@@ -103,7 +103,7 @@ impl Recovery {
 }
 
 impl Recovery {
-    /// Whether containerd answers now, by a new call.
+    /// Returns whether containerd answers now, by a new call.
     async fn containerd_answers(&self) -> bool {
         matches!(self.health.query_now(&self.client).await, Contact::Up { .. })
     }

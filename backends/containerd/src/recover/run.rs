@@ -398,8 +398,9 @@ impl Recovery {
     }
 }
 
-/// Whether all namespaces that a sandbox owns are pinned. A pin that cannot be looked at counts as there: if the pod were
-/// reported as gone, its orchestrator would start another one while this one runs. What needs the pin fails with the cause.
+/// Returns whether all namespaces that a sandbox owns are pinned. A pin that cannot be examined counts as
+/// present: if the pod were reported as gone, its orchestrator would start another one while this one runs.
+/// An operation that needs the pin fails with the cause.
 fn is_pinned(entry: &SandboxEntry) -> bool {
     entry.pins().all(|pin| {
         switchyard_namespaces::is_namespace_file(&pin).map_err(from_namespaces).unwrap_or_else(|error| {

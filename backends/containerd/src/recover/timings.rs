@@ -1,4 +1,4 @@
-//! How long each part of a recovery takes.
+//! Durations of the parts of a recovery.
 
 use std::fmt;
 use std::time::{Duration, Instant};

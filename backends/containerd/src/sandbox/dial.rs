@@ -19,7 +19,7 @@ use crate::base::error::from_namespaces;
 use crate::base::fs::blocking;
 use crate::sandbox::Sandboxes;
 
-/// How long connecting may take. On a loopback interface it is immediate, unless packets are dropped.
+/// Limit for connecting. On a loopback interface it is immediate, unless packets are dropped.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Sandboxes {

@@ -69,7 +69,7 @@ impl SandboxEntry {
         Some(SandboxUsers { path: self.dirs.user_namespace(), map })
     }
 
-    /// What the OCI specs of the sandbox's tasks need to know of it.
+    /// Returns the facts of the sandbox for the OCI specs of its tasks.
     pub(crate) fn facts(&self) -> SandboxFacts {
         let record = &self.record;
         let shared = self.infra_pid().is_some() && record.shared_pid;
@@ -94,8 +94,8 @@ impl SandboxEntry {
         }
     }
 
-    /// Whether recovery can tell that the sandbox was stopped although its label does not say so: its infra
-    /// process or its pins are gone.
+    /// Returns whether recovery can detect that the sandbox was stopped although its label does not say so:
+    /// its infra process or its pins are gone.
     pub(crate) fn is_stop_detectable(&self) -> bool {
         self.record.infra || self.pins().next().is_some()
     }

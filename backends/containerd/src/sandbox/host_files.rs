@@ -14,7 +14,7 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const RESOLVED_RESOLV_CONF: &str = "/run/systemd/resolve/resolv.conf";
 const HOSTS: &str = "/etc/hosts";
 
-/// How long a file may take to be read.
+/// Limit for reading a file.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
 /// Reads the files on one thread: the file system that one is on, or leads to, may hang.

@@ -71,7 +71,8 @@ fn write(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether there is a root file system that infra processes can use. After a power cut the program may be empty.
+/// Returns whether there is a root file system that infra processes can use. After a power cut the program
+/// may be empty.
 fn is_usable(dir: &Path) -> bool {
     let mut head = [0; ELF.len()];
     let read = std::fs::File::open(dir.join(PROGRAM)).and_then(|mut program| {

@@ -8,7 +8,7 @@
 //!    Removing ────── Released ──► Dismantled
 //! ```
 //!
-//! A stopped sandbox that is started again begins anew, as `Provisioned`.
+//! A stopped sandbox that is started again begins as `Provisioned` again.
 
 /// The state of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) enum SandboxLifecycle {
     Dismantled,
 }
 
-/// What happens to a sandbox.
+/// An event in the life of a sandbox.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SandboxChange {
     /// Its infra process runs, with this pid.
@@ -65,12 +65,12 @@ impl SandboxLifecycle {
         }
     }
 
-    /// Whether its infra process has exited, and its network and namespaces are released.
+    /// Returns whether its infra process has exited, and its network and namespaces are released.
     pub(crate) const fn is_released(self) -> bool {
         matches!(self, Self::Stopped | Self::Dismantled)
     }
 
-    /// Whether its record says that it is being removed.
+    /// Returns whether its record says that it is being removed.
     pub(crate) const fn is_removal_recorded(self) -> bool {
         matches!(self, Self::Removing { .. } | Self::Dismantled)
     }

@@ -1,4 +1,4 @@
-//! Which cgroups a sandbox needs, and who removes them.
+//! The cgroups that a sandbox needs, and their removal.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Activity on a container, as seen in `/proc`: helpers of shims, runtimes, and shims without children.
 //!
 //! containerd may still work on a container after it has answered a call, or when the caller is gone, and no
-//! API tells. What can be seen are the processes that it uses, which have the id of the container on their
+//! API reports it. Visible are the processes that it uses, which have the id of the container on their
 //! command lines. A shim that serves a whole pod has the id of the pod's first container there for as long as
-//! the pod exists, so that it runs says nothing about that container. A runtime that this shim runs for
+//! the pod exists, so that its existence says nothing about that container. A runtime that this shim runs for
 //! another container has the id of that container.
 
 use std::path::Path;
@@ -19,15 +19,15 @@ use crate::shims::processes::{RootProcess, flag, is_helper, is_shim_of, own_shim
 /// The subcommands of a runtime that create, start or delete a container.
 const RUNTIME_VERBS: [&str; 3] = ["create", "start", "delete"];
 
-/// How long no activity must be seen before a cleanup counts as finished: containerd removes the bundle after
-/// its helper has exited.
+/// Time without visible activity after which a cleanup counts as finished: containerd removes the bundle
+/// after its helper has exited.
 const QUIET_PERIOD: Duration = Duration::from_millis(200);
-/// How long a cleanup is waited for at most.
+/// Limit for which a cleanup is waited for.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause between two scans of `/proc`.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What works on a container.
+/// The activity on a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Activity {
     /// Nothing is seen.
@@ -39,15 +39,15 @@ enum Activity {
 }
 
 impl Shims {
-    /// Whether activity on a container is seen. That none is seen proves little: between the processes that
+    /// Returns whether activity on a container is seen. Its absence proves little: between the processes that
     /// it runs, containerd itself works on the container.
     pub(crate) async fn has_activity(&self, id: &str) -> Result<bool> {
         Ok(self.activity_on(id).await? != Activity::None)
     }
 
     /// Waits until containerd has finished the cleanup after an earlier process of a container, as far as
-    /// that can be seen: what it removes has the same name as what the next start creates. Goes on after
-    /// [`CLEANUP_TIMEOUT`]. Cancel-safe.
+    /// that can be seen: the objects that it removes have the same names as those that the next start
+    /// creates. Continues after [`CLEANUP_TIMEOUT`]. Cancel-safe.
     pub(crate) async fn wait_containerd_cleanup(&self, id: &str) -> Result<()> {
         let deadline = Instant::now() + CLEANUP_TIMEOUT;
         let mut quiet_since = Instant::now();
@@ -58,7 +58,7 @@ impl Shims {
             if Instant::now() > deadline {
                 tracing::warn!(
                     id,
-                    "containerd has not finished the cleanup of this container's earlier process in time: going on without it"
+                    "containerd has not finished the cleanup of this container's earlier process in time: continuing without it"
                 );
                 return Ok(());
             }

@@ -1,8 +1,8 @@
-//! What containerd keeps of a task outside of its database: a bundle, a shim, and the state directory of the
-//! runtime.
+//! The objects of a task that containerd keeps outside of its database: a bundle, a shim, and the state
+//! directory of the runtime.
 //!
-//! containerd reports a task as deleted before it has removed all of this, and leaks some of it when its
-//! call is cancelled or it is killed in the middle. With a managed containerd, whose directories are known,
+//! containerd reports a task as deleted before it has removed all of this, and leaks some of it when its call
+//! is cancelled or it is killed in the middle. With a managed containerd, whose directories are known,
 //! nothing of a container counts as removed before its bundle is.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,10 +18,10 @@ use crate::base::error::from_namespaces;
 use crate::base::fs::{ids_below, remove_tree};
 use crate::shims::Shims;
 
-/// How long containerd may take to remove a bundle after it has reported the task as deleted. It gives its
-/// helper, the shim's `delete` command, five seconds.
+/// Limit for containerd to remove a bundle after it has reported the task as deleted. It gives its helper,
+/// the shim's `delete` command, five seconds.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long it may take to list the directories of bundles.
+/// Limit for listing the directories of bundles.
 pub(crate) const LIST_LIMIT: Duration = Duration::from_secs(30);
 /// The interval between two checks for the bundle.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -36,7 +36,8 @@ pub(super) struct FoundBundles {
 }
 
 impl Shims {
-    /// Where a managed containerd keeps what a runtime stores of a container beside its bundle.
+    /// Returns the directory in which a managed containerd keeps the runtime's files of a container beside
+    /// its bundle.
     fn work_dirs(&self) -> PathBuf {
         let settings = self.context.settings();
         settings
@@ -45,8 +46,8 @@ impl Shims {
             .join(&settings.containerd.namespace)
     }
 
-    /// Where a managed containerd keeps its bundles; `None` for an external one, whose directories are not
-    /// known.
+    /// Returns the directory of a managed containerd's bundles; `None` for an external one, whose directories
+    /// are not known.
     pub(crate) fn bundles(&self) -> Option<PathBuf> {
         let namespace = &self.context.settings().containerd.namespace;
         let managed = self.context.settings().containerd.mode == ContainerdMode::Managed;
@@ -55,7 +56,7 @@ impl Shims {
         })
     }
 
-    /// Whether containerd has a bundle of this container; `None` with an external containerd.
+    /// Returns whether containerd has a bundle of this container; `None` with an external containerd.
     pub(crate) fn has_bundle(&self, id: &ContainerId) -> Option<bool> {
         self.bundles().map(|bundles| bundles.join(&**id).exists())
     }

@@ -45,11 +45,11 @@ use crate::shims::bundle::FoundBundles;
 use crate::shims::processes::{ShimProcess, terminate};
 use crate::shims::scan_schedule::{ScanOutcome, ScanSchedule};
 
-/// How long the scan of a starting daemon may take. A shim that does not end takes five seconds.
+/// Limit for the scan of a starting daemon. A shim that does not end takes five seconds.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// How long the removal of a bundle may take.
+/// Limit for the removal of a bundle.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(60);
-/// How many shims are terminated at the same time.
+/// Maximum number of shims that are terminated concurrently.
 const CONCURRENCY: usize = 16;
 
 /// A task; see the module's documentation for which are known.
@@ -69,7 +69,7 @@ struct ListedTasks {
     orphans: Vec<ListedTask>,
 }
 
-/// When a scan takes place.
+/// The time of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScanTime {
     /// Before requests are served.
@@ -78,7 +78,7 @@ enum ScanTime {
     Serving,
 }
 
-/// What a scan has found out about a shim that serves no known task.
+/// A scan's findings about a shim that serves no known task.
 #[derive(Debug, Clone, Copy)]
 struct OrphanFacts {
     time: ScanTime,
@@ -193,8 +193,8 @@ impl Shims {
         );
     }
 
-    /// One scan: removes what is certainly an orphan, and returns what is suspect. `previous` is the scan
-    /// before this one. It may be dropped at any time: the end of a shim that has begun goes on.
+    /// Scans once: removes certain orphans, and returns suspects. `previous` is the scan before this one. It
+    /// may be dropped at any time: the termination of a shim that has begun continues.
     async fn scan_orphans(self: &Arc<Self>, previous: &OrphanScan, time: ScanTime) -> Result<OrphanScan> {
         // Processes first, tasks later: the scan then contains no shim that was started after the tasks were
         // listed.
@@ -380,8 +380,8 @@ impl Shims {
     }
 }
 
-/// Ends shims by this function, several at a time. An end that has begun goes on when the stream is dropped: once the shim is
-/// gone, no later scan would find its cgroups.
+/// Ends shims by this function, several at a time. One that has begun continues when the stream is dropped:
+/// once the shim is gone, no later scan would find its cgroups.
 fn end_all<E>(
     tracker: &TaskTracker,
     shims: Vec<ShimProcess>,
@@ -413,7 +413,7 @@ fn warn_of_unlisted(unlisted: &BTreeMap<PathBuf, String>, before: &BTreeSet<Path
     }
 }
 
-/// Whether the cleanup of an orphan succeeded; a failure is logged.
+/// Returns whether the cleanup of an orphan succeeded; a failure is logged.
 fn log_failed_cleanup(id: &ContainerId, outcome: Result<()>) -> bool {
     if let Err(error) = &outcome {
         tracing::warn!(%id, error = error.report(), "cannot remove an orphan shim or bundle: trying again at the next scan");
@@ -461,7 +461,8 @@ fn served<'t>(shim: &ShimProcess, tasks: &'t [ListedTask]) -> Vec<&'t str> {
     tasks.iter().filter(is_served).map(|task| task.id.as_str()).collect()
 }
 
-/// Whether a shim that serves no known task is an orphan for certain; see the module's documentation. Pure.
+/// Returns whether a shim that serves no known task is an orphan for certain; see the module's documentation.
+/// Pure.
 const fn is_certain(facts: OrphanFacts) -> bool {
     let OrphanFacts { time, conclusive, managed, bundle_deleted, serves_orphan, again, busy } = facts;
     // While requests are served, a task may have been removed between the two looks of one scan.

@@ -14,7 +14,7 @@ use switchyard_process::{ProcessId, Stat};
 
 use crate::base::container_id::ContainerId;
 
-/// How long a shim may take to exit after SIGTERM.
+/// Limit for a shim to exit after SIGTERM.
 const SHIM_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A shim that serves our containerd and namespace.
@@ -69,8 +69,8 @@ impl ShimProcess {
         Stat::of(child).filter(|stat| stat.parent == self.process.pid)?.code()
     }
 
-    /// Whether the shim runs and has started a process since it was scanned: then it serves something that
-    /// [`ShimProcess::children`] do not show. Blocks, for reads of `/proc`.
+    /// Returns whether the shim runs and has started a process since it was scanned: then it serves something
+    /// that [`ShimProcess::children`] do not show. Blocks, for reads of `/proc`.
     pub(crate) fn has_started_since_scan(&self) -> bool {
         let started = |stat: &Stat| stat.parent == self.process.pid && !self.children.contains(&stat.id);
         // Checked last: if the pid still belongs to the shim, so did the children that were listed.
@@ -109,7 +109,8 @@ pub(crate) fn own_shims(
         .collect()
 }
 
-/// Whether a process is a shim, or a helper of one, that works for this containerd and namespace. Pure.
+/// Returns whether a process is a shim, or a helper of one, that works for this containerd and namespace.
+/// Pure.
 pub(crate) fn is_shim_of(root: &RootProcess, address: &Path, namespace: &str) -> bool {
     let program = root.command.first().map(PathBuf::from).unwrap_or_default();
     program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("containerd-shim"))
@@ -117,8 +118,8 @@ pub(crate) fn is_shim_of(root: &RootProcess, address: &Path, namespace: &str) ->
         && flag(root, "-namespace").as_deref() == Some(namespace)
 }
 
-/// Whether a shim process is a helper that containerd runs to start a shim or to delete what a dead one left:
-/// the last argument is that verb, and the process exits soon. Pure.
+/// Returns whether a shim process is a helper that containerd runs to start a shim or to clean up after a
+/// dead one: the last argument is that verb, and the process exits soon. Pure.
 pub(crate) fn is_helper(root: &RootProcess) -> bool {
     root.command.last().is_some_and(|last| matches!(last.as_str(), "start" | "delete"))
 }

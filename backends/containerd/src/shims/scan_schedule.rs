@@ -1,6 +1,6 @@
-//! When to scan for orphan shims and bundles: often after a start of the daemon and after containerd has come
-//! back, when a kill may have left orphans that show only later, and rarely after many scans without a
-//! suspect.
+//! Schedule of the scans for orphan shims and bundles: often after a start of the daemon and after containerd
+//! has come back, when a kill may have left orphans that show only later, and rarely after many scans without
+//! a suspect.
 
 use std::time::Duration;
 

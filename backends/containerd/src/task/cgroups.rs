@@ -1,5 +1,5 @@
-//! What is done to the cgroup of one task: cpusets, OOM scores, block I/O limits, freezing, watching for
-//! OOM kills.
+//! Operations on the cgroup of one task: cpusets, OOM scores, block I/O limits, freezing, watching for OOM
+//! kills.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) struct TaskCgroups {
 }
 
 impl TaskCgroups {
-    /// Whether the OOM killer has killed a process of a task that exited with `code`. Cancel-safe.
+    /// Returns whether the OOM killer has killed a process of a task that exited with `code`. Cancel-safe.
     pub(crate) async fn was_oom_killed(&self, entry: &TaskEntry, code: i32) -> bool {
         // As it is now: another caller may learn of an exit meanwhile.
         let by_us = entry.was_killed();
@@ -48,7 +48,7 @@ impl TaskCgroups {
         oom_killed(kills, code, by_us)
     }
 
-    /// Whether the cgroup of the task is frozen; `None` if it has none that can be.
+    /// Returns whether the cgroup of the task is frozen; `None` if it has none that can be.
     pub(crate) async fn is_frozen(&self, entry: &TaskEntry) -> Result<Option<bool>> {
         let Some(group) = entry.record().group() else { return Ok(None) };
         let cgroups = Arc::clone(&self.reader);

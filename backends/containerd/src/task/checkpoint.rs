@@ -57,7 +57,7 @@ const LAYER: &str = "rootfs-diff.tar";
 /// The longest time for a checkpoint. A client may ask for so long a time that adding it to a clock would
 /// overflow.
 const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
-/// How much of criu's log is searched for the reason of a failure.
+/// Bytes of criu's log that are searched for the reason of a failure.
 const LOG_LIMIT: usize = 4 << 20;
 
 /// Checkpoints running tasks.
@@ -249,7 +249,7 @@ impl Cleanup for CheckpointCleanup {
     }
 }
 
-/// Whether a program is in one of the directories of `PATH`.
+/// Returns whether a program is in one of the directories of `PATH`.
 fn is_installed(program: &str) -> bool {
     use std::os::unix::fs::PermissionsExt;
     let paths = std::env::var_os("PATH").unwrap_or_default();

@@ -9,7 +9,7 @@ use switchyard_core::{ErrorKind, Result};
 use super::{TaskEntry, Tasks};
 use crate::cleanup::{Cleanup, upgrade};
 
-/// What is left to do for a task.
+/// The remaining cleanup of a task.
 #[derive(Debug)]
 pub(crate) enum TaskCleanupKind {
     /// Removes a task whose creation failed or was interrupted.

@@ -39,7 +39,7 @@ use crate::record::{
 use crate::sandbox::{SandboxEntry, infra_rootfs};
 use crate::task::Tasks;
 
-/// What the creation of a task needs to know.
+/// The data from which a task is created.
 struct TaskPlan {
     storage: StoragePlan,
     user: ResolvedUser,

@@ -24,7 +24,7 @@ use crate::client::retries::Retries;
 /// More processes than are ever started at the same time in one task.
 const MAX_EXEC_PERMITS: u32 = 1 << 20;
 
-/// How many processes are started in one task at a time.
+/// Maximum number of concurrent process starts in one task.
 const STARTS: usize = 4;
 
 /// The permits of one task: starting a process in it takes one, and freezing it takes all of them.

@@ -113,16 +113,16 @@ impl Exits {
         Ok(())
     }
 
-    /// Whether a shim serves a running container besides a task that has exited.
+    /// Returns whether a shim serves a running container besides a task that has exited.
     fn is_needed(&self, shim: &ShimProcess, entry: &TaskEntry) -> bool {
         let infra = self.sandboxes.table.get(entry.sandbox).ok().and_then(|sandbox| sandbox.infra_pid());
         serves(&shim.read_children(), &entry.cgroup_mark(), infra.and_then(|pid| i32::try_from(pid).ok()))
     }
 }
 
-/// Whether the shim of a task that has exited serves a running container, judged by its children. Other
-/// processes of the task itself, whose cgroup path contains `mark`, end with the shim, and the infra process
-/// of a sandbox is of no use without a shim: neither counts. Pure.
+/// Returns whether the shim of a task that has exited serves a running container, judged by its children.
+/// Other processes of the task itself, whose cgroup path contains `mark`, end with the shim, and the infra
+/// process of a sandbox is of no use without a shim: neither counts. Pure.
 fn serves(children: &[ShimChild], mark: &str, infra: Option<i32>) -> bool {
     children.iter().any(|child| child.runs && !child.cgroup_text.contains(mark) && Some(child.pid) != infra)
 }

@@ -8,6 +8,6 @@ use crate::base::input::StdinPipe;
 #[derive(Debug, Default)]
 pub(crate) struct Inputs {
     pub(super) open: Vec<Weak<StdinPipe>>,
-    /// Whether the task's input has ended.
+    /// True if the task's input has ended.
     pub(super) ended: bool,
 }

@@ -1,4 +1,4 @@
-//! The log of a task, as the logkeeper is told of it.
+//! The log of a task, as described to the logkeeper.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::TaskEntry;
 use crate::base::fs::io_error;
 use crate::record::OutputRecord;
 
-/// What the logkeeper has to open for a task; `None` if it does not read the task's output.
+/// Returns the log that the logkeeper has to open for a task; `None` if it does not read the task's output.
 pub(crate) fn log_spec(entry: &TaskEntry) -> Option<logkeeper::LogSpec> {
     let record = entry.record();
     let log = match &record.output {

@@ -8,7 +8,7 @@ use super::TaskEntry;
 use super::process::process_ended;
 use crate::task::exit::Exits;
 
-/// How long a shim may take to exit once it serves no container: it exits at once unless the machine is busy.
+/// Limit for a shim to exit once it serves no container: it exits at once unless the machine is busy.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Exits {
@@ -18,7 +18,7 @@ impl Exits {
         if self.has_infra(entry) { None } else { Some(self.shims.pods.locks.lock(entry.sandbox).await) }
     }
 
-    /// Whether an infra process keeps the shim of a task's pod alive.
+    /// Returns whether an infra process keeps the shim of a task's pod alive.
     fn has_infra(&self, entry: &TaskEntry) -> bool {
         self.sandboxes.table.get(entry.sandbox).is_ok_and(|sandbox| sandbox.infra_pid().is_some())
     }

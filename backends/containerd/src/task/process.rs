@@ -45,7 +45,7 @@ impl ProcessHandle {
         cgroups.contains(mark).then_some(Self { pid, fd, shim: OnceLock::new() })
     }
 
-    /// Whether it runs. A zombie, whose exit its parent has not collected yet, does not run.
+    /// Returns whether it runs. A zombie, whose exit its parent has not collected yet, does not run.
     pub(crate) fn runs(&self) -> bool {
         let mut ended = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
         // If it cannot be polled, it is not known to run.

@@ -27,7 +27,7 @@ impl Tasks {
         let _guard = entry.lock_process().await;
         let id = entry.id.to_string();
         // Deleting the process makes containerd forget an exit that may be stored nowhere else. If the disk
-        // cannot be written, the removal goes on, because it frees space.
+        // cannot be written, the removal continues, because it frees space.
         tolerate_unwritable_disk(
             self.exits.persist_observed_exit(entry).await,
             "removing a task whose exit cannot be persisted",

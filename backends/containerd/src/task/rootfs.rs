@@ -1,7 +1,7 @@
-//! Whether the kernel has mounted the root file system of a task as it was asked to.
+//! The check that the kernel has mounted the root file system of a task as requested.
 //!
-//! overlayfs needs a directory on the disk of its upper layer. If there is no inode left for it, the mount succeeds, and
-//! the file system can only be read until it is mounted again, also when there is space again.
+//! overlayfs needs a directory on the disk of its upper layer. If there is no inode left for it, the mount
+//! succeeds, and the file system can only be read until it is mounted again, also when there is space again.
 
 use std::path::Path;
 
@@ -31,8 +31,8 @@ pub(super) async fn check_root(id: TaskId, pid: u32) -> Result<()> {
     ))
 }
 
-/// Whether the root of a mount namespace is an overlay that has an upper layer and is read-only as a whole. A root that
-/// was asked to be read-only is so by its mount alone.
+/// Returns whether the root of a mount namespace is an overlay that has an upper layer and is read-only as a
+/// whole. A root that was requested read-only is so by its mount alone.
 fn is_root_forced_read_only(mounts: &MountTable) -> bool {
     let Some(root) = mounts.iter().find(|mount| mount.point == Path::new("/")) else { return false };
     let has_upper_layer = root.fs_options.iter().any(|option| option.starts_with("upperdir="));

@@ -25,8 +25,8 @@ use super::{LifecycleEvent, TaskEntry};
 use crate::client::ignore_not_found;
 use crate::task::Tasks;
 
-/// How long after its start a process may take to install its signal handlers. The start of an interpreter on
-/// a busy machine takes part of that.
+/// Limit after its start for a process to install its signal handlers. The start of an interpreter on a busy
+/// machine takes part of that.
 const STARTUP_GRACE: Duration = Duration::from_secs(2);
 /// The interval at which the process is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -87,7 +87,7 @@ impl TaskEntry {
         }
     }
 
-    /// Whether its main process, if a handle is held and it runs, would lose a signal now.
+    /// Returns whether its main process, if a handle is held and it runs, would lose a signal now.
     fn would_lose(&self, signal: Signal) -> bool {
         let Some(process) = self.process() else { return false };
         // Checked last: if the process still runs, the status that was read is its own.
@@ -95,7 +95,7 @@ impl TaskEntry {
     }
 }
 
-/// Whether a process loses a signal from outside its namespace, by its `/proc/<pid>/status`. Pure.
+/// Returns whether a process loses a signal from outside its namespace, by its `/proc/<pid>/status`. Pure.
 fn loses(status: &str, signal: Signal) -> bool {
     // SIGKILL, SIGCONT and SIGSTOP take effect whatever the process has set up.
     if [9, 18, 19].contains(&signal.number()) {

@@ -27,7 +27,7 @@ use crate::record::{OutputRecord, to_ns};
 use crate::task::Tasks;
 use crate::task::fifos::make_fifos;
 
-/// How often a creation is retried because the shim of the pod exited meanwhile.
+/// Maximum number of times that a creation is retried because the shim of the pod exited meanwhile.
 const CREATE_RETRIES: u32 = 3;
 
 /// The length of the mark of a start, in bytes.
@@ -42,7 +42,7 @@ struct Streams {
     stdin: String,
     stdout: String,
     stderr: String,
-    /// What the logkeeper has to open, if it reads the output.
+    /// The log that the logkeeper has to open, if it reads the output.
     log: Option<logkeeper::LogSpec>,
     /// Read ends of FIFOs made by a client, held until the shim has opened these FIFOs.
     readers: Vec<File>,
@@ -262,8 +262,8 @@ impl Tasks {
         Ok(streams)
     }
 
-    /// Undoes a start and persists that it failed. The process is ended whether that can be persisted or not: clients
-    /// are told that it has exited, and start another instance.
+    /// Undoes a start and persists that it failed. The process is ended whether that can be persisted or not:
+    /// clients are notified that it has exited, and start another instance.
     pub(crate) async fn undo_start(&self, entry: &TaskEntry, exit: &Exit) -> Result<()> {
         let _guard = entry.lock_process().await;
         // The failure is persisted first, or noted: if the undo is interrupted, recovery does not take the rest for a

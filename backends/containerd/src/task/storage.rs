@@ -1,4 +1,4 @@
-//! What a task has on disk: its snapshot, image views, volumes, and the limits on them.
+//! A task's storage: its snapshot, image views, volumes, and the limits on them.
 
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use crate::AdminConfig;
 /// The range of `admin.max_header_bytes`; the minimum is what the HTTP server needs.
 const HEADER_BYTES: RangeInclusive<usize> = 8 << 10..=1 << 20;
 
-/// How many names `admin.hosts` may have.
+/// Maximum number of names in `admin.hosts`.
 const HOSTS_MAX: usize = 32;
 
 /// Checks the admin server.

@@ -63,7 +63,7 @@ fn check_addresses(addresses: &[(&str, SocketAddr)]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether the kernel refuses to listen on both.
+/// Returns whether the kernel refuses to listen on both.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let ip = one.ip().to_canonical();
     let other_ip = other.ip().to_canonical();

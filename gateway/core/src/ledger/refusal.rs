@@ -125,7 +125,7 @@ impl fmt::Display for Refusal {
             (RefusalReason::TooMany, _) => f.write_str("cannot be asked for: a request names between 1 and 1024 slots"),
             (RefusalReason::Full, _) => f.write_str("cannot be leased: there are too many leases"),
             (RefusalReason::Lost, _) => {
-                f.write_str("is not known (any more): its devices may have been given to others meanwhile; ask for them anew")
+                f.write_str("is not known (any more): its devices may have been given to others meanwhile; request them again")
             }
             (RefusalReason::Recovering, _) => {
                 f.write_str("cannot be given yet: the gateway is still recovering what its predecessor left")

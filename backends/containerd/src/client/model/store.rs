@@ -1,4 +1,4 @@
-//! What the model of containerd stores, and what its calls do to it.
+//! The store of the model of containerd, and the effects of calls on it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

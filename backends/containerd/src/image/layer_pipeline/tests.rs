@@ -83,7 +83,7 @@ impl Packed {
         }
     }
 
-    /// Whether a snapshot is one that a power cut may have emptied.
+    /// Returns whether a power cut may have emptied a snapshot.
     fn has_lost(&self) -> bool {
         let store = self.model.store();
         let label = |name: &String| {
@@ -224,5 +224,5 @@ async fn lost_layer_under_a_snapshot_of_others_is_not_used_while_that_is_there()
     assert!(creations.iter().all(Result::is_ok), "{creations:?}");
     packed.assert_whole();
     assert!(!packed.has_lost());
-    assert_eq!(packed.model.calls("Snapshots/Remove").len(), 3, "what is unpacked anew is not removed");
+    assert_eq!(packed.model.calls("Snapshots/Remove").len(), 3, "a layer that is unpacked again is not removed");
 }

@@ -1,4 +1,4 @@
-//! Which file systems are on disks of this node.
+//! File systems that are on disks of this node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -8,7 +8,7 @@ fn unsynced() -> HashMap<String, String> {
     HashMap::from([(UNSYNCED.to_owned(), BOOT.to_owned())])
 }
 
-/// Whether a snapshot has the label; `None` if there is no such snapshot.
+/// Returns whether a snapshot has the label; `None` if there is no such snapshot.
 fn is_unsynced(model: &ModelContainerd, name: &str) -> Option<bool> {
     let store = model.store();
     let found = store.snapshots.get(&("overlayfs".to_owned(), name.to_owned()))?;

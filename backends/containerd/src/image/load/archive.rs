@@ -27,13 +27,13 @@ const MANIFEST_FILE: &str = "manifest.json";
 /// The largest list of images, in bytes: parsed, it takes many times as much memory.
 const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 
-/// How many links are followed from an entry to a file.
+/// Maximum number of links that are followed from an entry to a file.
 const MAX_LINK_DEPTH: usize = 8;
 
-/// How many bytes are read and hashed at a time.
+/// Bytes that are read and hashed at a time.
 const CHUNK: usize = 1 << 20;
 
-/// How many names from an archive an error shows at most, and how many characters of each.
+/// Maximum number of names from an archive that an error shows, and of characters of each.
 const MAX_NAMES_SHOWN: usize = 8;
 const MAX_NAME_SHOWN: usize = 200;
 

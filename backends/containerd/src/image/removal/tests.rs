@@ -1,5 +1,5 @@
 //! Removals beside each other and beside pulls and look-ups, in a forced order: time is paused, so a sleep
-//! ends only when nothing else can go on.
+//! ends only when nothing else can continue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn unused(_: &ImageId, _: &dyn Fn(&str) -> bool) -> bool {
     false
 }
 
-/// Lets everything go on that can.
+/// Lets everything continue that can.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }

@@ -1,4 +1,4 @@
-//! What the node makes of a bridge network of a cluster: its bridge, its addresses, its configuration list.
+//! The node's realisation of a cluster's bridge network: its bridge, its addresses, its configuration list.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -11,11 +11,11 @@ use switchyard_core::{Error, Result};
 
 use crate::network::bridge::{BridgeList, conflist};
 
-/// What the names of bridges begin with. With eleven digits they have the 15 bytes that Linux allows.
+/// Prefix of the names of bridges. With eleven digits they have the 15 bytes that Linux allows.
 const PREFIX: &str = "swy-";
 const DIGITS: usize = 11;
 
-/// Where networks without a subnet get one of: 256 ranges of 254 addresses. Documented in `docs/swarm.md`.
+/// Pool of the networks without a subnet: 256 ranges of 254 addresses. Documented in `docs/swarm.md`.
 const POOL: Ipv4Addr = Ipv4Addr::new(172, 29, 0, 0);
 const POOL_PREFIX: u8 = 24;
 
@@ -25,7 +25,7 @@ pub(super) struct Definition {
     id: String,
     name: String,
     addresses: BridgeAddresses,
-    /// Whether this node has chosen the addresses.
+    /// True if this node has chosen the addresses.
     is_chosen: bool,
     is_internal: bool,
     has_masquerade: bool,
@@ -55,15 +55,15 @@ pub(super) fn interface_name(own_bridge: &str, id: &NetworkName) -> String {
     format!("{PREFIX}{}", &digits[..DIGITS])
 }
 
-/// Whether a bridge of this name can be one of ours.
+/// Returns whether a bridge of this name can be one of ours.
 pub(super) fn is_interface_name(name: &str) -> bool {
     let digits = name.strip_prefix(PREFIX).unwrap_or_default();
     digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 impl Definition {
-    /// A network with the addresses that were asked for, or with free ones. `conflict` tells what has addresses
-    /// of a subnet already. Pure.
+    /// Defines a network with the requested addresses, or with free ones. `conflict` returns the present user
+    /// of addresses of a subnet. Pure.
     ///
     /// # Errors
     /// `FailedPrecondition` if the addresses are taken, or no free ones are left.
@@ -150,7 +150,7 @@ impl Definition {
         self.addresses.subnet()
     }
 
-    /// What people call it.
+    /// Returns its name for people.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -178,8 +178,8 @@ impl Definition {
     }
 }
 
-/// Free addresses of the pool. The search begins at a place that the id tells, so that nodes with the same
-/// routes choose the same, and a node chooses what it had before.
+/// Chooses free addresses of the pool. The search begins at a place derived from the id, so that nodes with
+/// the same routes choose the same, and a node chooses again what it had before.
 fn free_addresses(id: &NetworkName, conflict: impl Fn(&Subnet) -> Option<String>) -> Option<BridgeAddresses> {
     let digest: [u8; 32] = Sha256::digest(id.as_str()).into();
     let [begin, ..] = digest;

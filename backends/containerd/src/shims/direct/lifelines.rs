@@ -14,9 +14,9 @@ use parking_lot::Mutex;
 use switchyard_logkeeper::{Error, Lifeline};
 use tokio_util::task::TaskTracker;
 
-/// How many connections to the logkeeper are kept for the next call.
+/// Maximum number of connections to the logkeeper that are kept for the next call.
 const MAX_IDLE: usize = 4;
-/// How long the logkeeper may take to accept a socket. If it is slower, calling containerd instead is faster.
+/// Limit for the logkeeper to accept a socket. If it is slower, calling containerd instead is faster.
 const HANDOVER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Connections to the logkeeper, each of which holds one socket at a time or none.
@@ -96,7 +96,7 @@ impl Drop for SocketGuard {
                 Ok(()) => lifelines.return_idle(lifeline),
                 // The logkeeper releases it by itself after a while.
                 Err(error) => {
-                    tracing::debug!(%error, "the logkeeper cannot be told to release a shim's socket")
+                    tracing::debug!(%error, "the request to the logkeeper to release a shim's socket failed")
                 }
             }
         });

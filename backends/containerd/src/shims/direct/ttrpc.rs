@@ -21,7 +21,7 @@ const KIND_REQUEST: u8 = 1;
 /// The message type of a response frame.
 const KIND_RESPONSE: u8 = 2;
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// The server answered with an error status.

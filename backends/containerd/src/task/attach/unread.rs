@@ -26,7 +26,7 @@ use crate::task::fifos;
 const CHECK_INTERVAL: Duration = Duration::from_secs(3);
 /// In how many checks in a row a FIFO must be full before its readers are searched for.
 const FULL_CHECKS: u32 = 2;
-/// How long content is discarded before readers are searched for again.
+/// Time for which content is discarded before readers are searched for again.
 const DRAIN_PERIOD: Duration = Duration::from_secs(1);
 /// A FIFO with less free space than this has no room for an atomic write (`PIPE_BUF`).
 const MIN_SPACE: usize = 4096;
@@ -85,7 +85,7 @@ impl Attachments {
     }
 }
 
-/// Whether a FIFO has no room for an atomic write. `false` if the path is no FIFO or does not exist.
+/// Returns whether a FIFO has no room for an atomic write. `false` if the path is no FIFO or does not exist.
 fn is_full(path: &Path) -> bool {
     let Ok(held) = fifos::open_readers(&[path.to_path_buf()]) else { return false };
     held.first().is_some_and(|fifo| {

@@ -2,8 +2,8 @@
 //!
 //! A runtime joins it by its path, but removes it with the process; it is then created again at once, because
 //! the client that made it is to remove it. On cgroup v1 the group of the cpuset controller may be a
-//! different one, which a runtime cannot be told: the task is moved there before it runs, and each exec right
-//! after its start. Until then the exec is in a group with the same processors.
+//! different one, which a runtime has no parameter for: the task is moved there before it runs, and each exec
+//! right after its start. Until then the exec is in a group with the same processors.
 
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ use nix::sys::signal::Signal;
 use switchyard_core::{Error, Result};
 use switchyard_process::{ProcessId, Stat};
 
-/// How long they may take to exit after SIGKILL.
+/// Limit for them to exit after SIGKILL.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two scans of the processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -74,8 +74,8 @@ fn dumping(all: &[Stat], shim: i32, concerns: impl Fn(ProcessId) -> bool) -> Vec
     all.iter().filter(alive).filter(|stat| doomed.contains(&stat.id.pid)).map(|stat| stat.id).collect()
 }
 
-/// Whether one of the node's own root processes names this directory, or a path in it, in its command line,
-/// or has one open.
+/// Returns whether one of the node's own root processes names this directory, or a path in it, in its command
+/// line, or has one open.
 fn concerns(process: ProcessId, dir: &Path) -> bool {
     let ours = process.pid.cast_unsigned() == std::process::id();
     if ours || !switchyard_process::is_own_root(process.pid) {

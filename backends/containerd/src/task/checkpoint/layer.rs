@@ -46,7 +46,7 @@ struct LayerWriter<'a, W: Write> {
     users: Option<&'a UserNamespace>,
     /// Files with several names, by device and inode, and the first name of each.
     names: HashMap<(u64, u64), PathBuf>,
-    /// How much of [`MAX_PATH_MEMORY`] is used.
+    /// Bytes of [`MAX_PATH_MEMORY`] that are used.
     path_memory: usize,
     until: Instant,
 }
@@ -149,7 +149,7 @@ fn check_path_memory(kept: usize) -> io::Result<()> {
     )))
 }
 
-/// Whether a file does not exist any more, or another file is in its place.
+/// Returns whether a file does not exist any more, or another file is in its place.
 fn is_gone(fault: &io::Error) -> bool {
     matches!(fault.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
         || fault.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32)

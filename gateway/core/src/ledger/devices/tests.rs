@@ -174,7 +174,7 @@ fn a_lease_that_its_orchestrator_does_not_have_any_more_ends() {
     for _ in 1..MISSES {
         assert_eq!(devices.end_unlisted(K, &none), []);
     }
-    assert_eq!(devices.end_unlisted(K, &listed), [], "it counts anew from a list that has it");
+    assert_eq!(devices.end_unlisted(K, &listed), [], "it counts again from a list that has it");
     for _ in 1..MISSES {
         assert_eq!(devices.end_unlisted(K, &none), []);
         assert_eq!(devices.end_unlisted(N, &none), []);
@@ -424,7 +424,7 @@ proptest! {
             let outlook = Arc::new(devices.snapshot());
             for (owner, view) in &mut views {
                 *view = outlook.view(*owner, view);
-                prop_assert_eq!(&view.inventory, &devices.view(*owner), "a view that is kept up is the one that is made anew");
+                prop_assert_eq!(&view.inventory, &devices.view(*owner), "a view that is kept up equals one that is made again");
             }
         }
     }

@@ -37,7 +37,7 @@ pub(super) struct TarEntry {
     pub(super) kind: TarEntryKind,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 pub(super) enum TarEntryKind {
     /// A file, whose content are the `size` bytes from offset `at` of the archive.
     File { at: u64, size: u64 },
@@ -57,7 +57,7 @@ pub(super) struct TarReader<'a> {
     stop: &'a CancellationToken,
 }
 
-/// What extended headers say about the entry that follows them.
+/// Properties of the following entry from extended headers.
 #[derive(Default)]
 struct ExtendedHeader {
     path: Option<Vec<u8>>,
@@ -249,7 +249,8 @@ pub(super) fn check_cancelled(stop: &CancellationToken) -> Result<()> {
     Ok(())
 }
 
-/// Whether content follows a header of this type. For other types the size in the header has no meaning.
+/// Returns whether content follows a header of this type. For other types the size in the header has no
+/// meaning.
 fn has_content(kind: EntryType) -> bool {
     let header_alone = kind.is_hard_link()
         || kind.is_symlink()
