@@ -83,19 +83,19 @@ pub trait Backend:
 /// The health and identity of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendStatus {
-    /// Whether the runtime can be reached and serves requests.
+    /// True if the runtime can be reached and serves requests.
     pub runtime: Condition,
-    /// Whether sandboxes can be connected to a network.
+    /// True if sandboxes can be connected to a network.
     pub network: Condition,
-    /// Whether there is space for records, and disks can be written. Without space, tasks and sandboxes can still be stopped
-    /// and removed; if a disk is read-only or fails, the runtime does not hold either.
+    /// True if there is space for records, and disks can be written. Without space, tasks and sandboxes can
+    /// still be stopped and removed; if a disk is read-only or fails, the runtime is not ready either.
     pub disk: Condition,
-    /// Whether all snapshotters answer, into which layers of images are unpacked. Without one of them, the
+    /// True if all snapshotters answer, into which layers of images are unpacked. Without one of them, the
     /// handlers that use it have no images; all others work.
     pub snapshotters: Condition,
     /// Name and version of the runtime, for people.
     pub version: String,
-    /// How cgroups are created.
+    /// The program that creates cgroups.
     pub cgroup_driver: CgroupDriver,
     /// The network configuration as JSON, exactly as in its file; empty if there is none.
     pub network_config: String,
@@ -120,7 +120,7 @@ pub struct Advisory {
     pub ids: Vec<String>,
 }
 
-/// Whether a condition holds, and if not, why.
+/// A condition of the backend, with the reason if it does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
     /// It holds.
@@ -134,7 +134,7 @@ pub enum Condition {
     },
 }
 
-/// Who creates cgroups.
+/// The program that creates cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupDriver {
     /// systemd, over D-Bus.
@@ -148,20 +148,20 @@ pub enum CgroupDriver {
 pub struct Handler {
     /// Name by which specs ask for it.
     pub name: String,
-    /// Whether mounts can be recursively read-only.
+    /// True if mounts can be recursively read-only.
     pub recursive_readonly_mounts: bool,
-    /// Whether user namespaces are supported.
+    /// True if user namespaces are supported.
     pub user_namespaces: bool,
 }
 
 /// A named volume of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedVolume {
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
     /// Its name among the owner's volumes.
     pub name: String,
-    /// When it was made; `None` if the file system does not tell.
+    /// Time of its creation; `None` if the file system does not record it.
     pub created_at: Option<SystemTime>,
     /// The tasks that have it, which may have ended.
     pub tasks: Vec<TaskId>,
@@ -172,7 +172,7 @@ pub struct NamedVolume {
 pub struct Started {
     /// Process id on the host.
     pub pid: u32,
-    /// When it was started.
+    /// Time of its start.
     pub at: SystemTime,
 }
 
@@ -197,7 +197,7 @@ pub struct Recovered {
 pub struct Remnant {
     /// Its id.
     pub id: SandboxId,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
     /// Its name; its id if the name is not known.
     pub name: String,

@@ -15,10 +15,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::error::{Error, Result};
 use crate::id::Owner;
 
-/// How long one job may take.
+/// Limit for one job.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// How many objects an error names whose jobs occupy the threads.
+/// Maximum number of objects that an error names whose jobs occupy the threads.
 const NAMED: usize = 3;
 
 /// A bounded pool of blocking threads for jobs on host paths.
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::ErrorKind;
 
-    /// How long a job of a test may take.
+    /// Limit for a job of a test.
     const SHORT: Duration = Duration::from_millis(50);
 
     /// A job that hangs until the sender is dropped.

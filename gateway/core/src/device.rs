@@ -42,11 +42,11 @@ pub struct DeviceGroup {
     pub resource: String,
     /// Attributes common to all of them, by name.
     pub attributes: BTreeMap<String, Fact>,
-    /// How many tasks may share one device, at least 1.
+    /// Number of tasks that may share one device, at least 1.
     pub shares: u16,
     /// The maximum number of slots of each owner; an owner without an entry may hold all.
     pub quota: BTreeMap<Owner, usize>,
-    /// Which slots are recommended to a kubelet.
+    /// The slots that are recommended to a kubelet.
     pub placement: SlotPlacement,
     /// The devices, by id in ascending order.
     pub devices: Vec<Device>,
@@ -60,7 +60,7 @@ pub struct DeviceGroup {
     pub mounts: Vec<Mount>,
 }
 
-/// Which slots are preferred if several are possible.
+/// The slots that are preferred if several are possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SlotPlacement {
     /// Those of devices that are already in use.
@@ -82,9 +82,9 @@ pub struct Device {
     pub aliases: Vec<String>,
     /// The nodes that a task with it gets, each once.
     pub nodes: Vec<DeviceNode>,
-    /// What a task with it gets, by CDI names.
+    /// CDI names of the devices that a task with it gets.
     pub cdi: Vec<String>,
-    /// Whether it can be given to a task.
+    /// Its health, which decides whether it can be allocated to a task.
     pub health: Health,
     /// Its PCI address, for example `0000:3b:00.0`, if it has one.
     pub pci_bus_id: Option<String>,
@@ -97,10 +97,10 @@ pub struct Device {
 /// The longest device id, in bytes: a slot id has up to 7 more, and kubelets accept 63.
 pub const DEVICE_ID_MAX: usize = 56;
 
-/// Whether a device can be given to a task.
+/// The health of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// It can.
+    /// It can be allocated to a task.
     Healthy,
     /// It cannot, for this reason.
     Unhealthy(String),
@@ -130,7 +130,7 @@ pub enum Fact {
     Text(String),
 }
 
-/// What a task with devices gets.
+/// The environment, nodes, mounts and CDI names that a task with devices gets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reservation {
     /// Environment variables.
@@ -166,16 +166,16 @@ impl Inventory {
         Self { groups }
     }
 
-    /// Whether all groups are the same `Arc`s as in `other`. Without a comparison of contents: false does not
-    /// mean different.
+    /// Returns whether all groups are the same `Arc`s as in `other`. Contents are not compared: false does
+    /// not mean different.
     #[must_use]
     pub fn is_shared_with(&self, other: &Self) -> bool {
         self.groups.len() == other.groups.len()
             && self.groups.iter().zip(&other.groups).all(|(one, other)| Arc::ptr_eq(one, other))
     }
 
-    /// What a task with these devices or slots gets. Reserves nothing: the same arguments give the same
-    /// result.
+    /// Returns the reservation of a task with these devices or slots. It changes nothing: the same arguments
+    /// give the same result.
     ///
     /// # Errors
     /// `InvalidArgument` if `ids` is empty; `NotFound` for a device that is not (or no longer) known;
@@ -233,7 +233,7 @@ impl DeviceGroup {
 // === impl Health ===
 
 impl Health {
-    /// Why it cannot be given to a task; `None` if it can.
+    /// Returns the reason why it cannot be allocated to a task; `None` if it can.
     #[must_use]
     pub fn fault(&self) -> Option<&str> {
         match self {

@@ -55,7 +55,8 @@ impl ErrorKind {
     }
 }
 
-/// What an error is about, where code acts on more than its class or a protocol has a word of its own for it.
+/// The reason for an error, where code acts on more than its class or a protocol has a code of its own for
+/// it.
 ///
 /// The set is closed, so that no flow depends on the text of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -168,7 +169,7 @@ impl Error {
         self.kind
     }
 
-    /// What the error is about; `None` if nothing more than its class is known.
+    /// Returns the reason for the error; `None` if only its class is known.
     #[must_use]
     pub const fn reason(&self) -> Option<Reason> {
         self.reason

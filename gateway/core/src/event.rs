@@ -14,17 +14,17 @@ use crate::ledger::Refusal;
 use crate::object::{Sandbox, Task};
 use crate::state::Exit;
 
-/// How many events a subscriber may lag behind.
+/// Maximum number of events by which a subscriber may lag behind.
 pub const CAPACITY: usize = 1024;
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When it happened; strictly later than every earlier event, even if the clock is set back.
+    /// Time of the event; strictly later than every earlier one, even if the clock is set back.
     pub at: SystemTime,
     /// The owner of the object.
     pub owner: Owner,
-    /// What happened.
+    /// Kind of the event.
     pub kind: EventKind,
     /// The sandbox that the event is about, or that contains the task, as it was at that moment; present even
     /// if it has been removed since.
@@ -33,7 +33,7 @@ pub struct Event {
     pub task: Option<Arc<Task>>,
 }
 
-/// What happened, and to which object.
+/// The kind of an event, and its object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
     /// A sandbox is ready.
@@ -58,7 +58,7 @@ pub enum EventKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{missed} events were missed: read the lists again")]
 pub struct Lagged {
-    /// How many.
+    /// Number of missed events.
     pub missed: u64,
 }
 

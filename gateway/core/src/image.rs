@@ -64,7 +64,7 @@ pub struct Image {
     /// Some name of it is open to all owners and has no holder, as after an import. False for an image whose
     /// last holder pulled it with credentials.
     pub imported: bool,
-    /// When the node got it under the first of its names; `None` if that is not known.
+    /// Time at which the node got it under the first of its names; `None` if unknown.
     pub stored_at: Option<SystemTime>,
 }
 
@@ -78,7 +78,7 @@ pub enum Right {
 }
 
 impl Image {
-    /// Whether this owner may use it.
+    /// Returns whether this owner may use it.
     #[must_use]
     pub fn is_open_to(&self, owner: Owner) -> bool {
         self.imported
@@ -166,8 +166,8 @@ pub struct PullProgress {
     pub bytes_done: u64,
 }
 
-/// Tells whether other owners use the image with this id, or are creating tasks from a reference for which
-/// the second argument is true. It does not block.
+/// Function that returns whether other owners use the image with this id, or are creating tasks from a
+/// reference for which the second argument is true. It does not block.
 pub type InUse<'a> = dyn Fn(&ImageId, &dyn Fn(&str) -> bool) -> bool + Send + Sync + 'a;
 
 /// The images of a backend.

@@ -48,7 +48,8 @@ pub struct SandboxDetails {
     pub netns: Option<PathBuf>,
     /// Process id of the sandbox's own process, if it has one.
     pub pid: Option<u32>,
-    /// What the frontend stored after creation with [`SandboxBackend::amend_sandbox`](crate::backend::SandboxBackend::amend_sandbox); opaque bytes, as
+    /// The frontend's data that was stored after creation with
+    /// [`SandboxBackend::amend_sandbox`](crate::backend::SandboxBackend::amend_sandbox); opaque bytes, as
     /// [`Meta::record`](crate::spec::Meta::record).
     pub note: Vec<u8>,
     /// The host ports that it was created with.

@@ -60,23 +60,23 @@ pub trait OperationObserver: Send + Sync {
 /// An operation that has ended.
 #[derive(Debug, Clone, Copy)]
 pub struct EndedOperation<'a> {
-    /// What it did.
+    /// Its kind.
     pub kind: OperationKind,
-    /// Whose objects it changed; `None` for the daemon's own operations.
+    /// Owner of the objects that it changed; `None` for the daemon's own operations.
     pub owner: Option<Owner>,
-    /// What it changed.
+    /// The objects that it changed.
     pub subject: &'a Subject,
-    /// Who requested it; `None` if nobody did, as for a removal that recovery continues.
+    /// The caller that requested it; `None` if nobody did, as for a removal that recovery continues.
     pub caller: Option<&'a Caller>,
-    /// When it began.
+    /// Time at which it began.
     pub began_at: SystemTime,
-    /// How long it ran.
+    /// Its duration.
     pub took: Duration,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome<'a>,
 }
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Debug, Clone, Copy)]
 pub enum Outcome<'a> {
     /// It succeeded.
@@ -93,15 +93,15 @@ pub enum Outcome<'a> {
 pub struct OperationInFlight {
     /// Its number, in the order of the beginnings.
     pub number: u64,
-    /// What it does.
+    /// Its kind.
     pub kind: OperationKind,
-    /// Whose objects it changes; `None` for the daemon's own operations.
+    /// Owner of the objects that it changes; `None` for the daemon's own operations.
     pub owner: Option<Owner>,
-    /// What it changes.
+    /// The objects that it changes.
     pub subject: Subject,
-    /// Who requested it.
+    /// The caller that requested it.
     pub caller: Option<Caller>,
-    /// When it began.
+    /// Time at which it began.
     pub began_at: SystemTime,
     /// For how long it has run.
     pub age: Duration,

@@ -33,7 +33,7 @@ struct InFlight<T> {
     waiters: Waiters,
 }
 
-/// What to do for a caller; evaluated while no operation can begin or end under the same key.
+/// The decision for a caller; evaluated while no operation can begin or end under the same key.
 #[derive(Debug)]
 pub enum Decision<T> {
     /// Return this result; start nothing.

@@ -59,7 +59,7 @@ pub struct Meta {
     pub name: String,
     /// Labels by which the frontend selects it.
     pub labels: BTreeMap<String, String>,
-    /// When its creation was requested.
+    /// Time at which its creation was requested.
     pub created_at: SystemTime,
     /// Opaque bytes of the frontend (its own encoding of the request); stored verbatim and returned after a
     /// restart. Two requests under one name are the same request if these bytes are equal.
@@ -99,7 +99,7 @@ pub struct SandboxSpec {
     pub log_dir: PathBuf,
     /// Parent cgroup of the tasks.
     pub cgroup: CgroupPlacement,
-    /// Whether privileged tasks are allowed.
+    /// True if privileged tasks are allowed.
     pub privileged: bool,
     /// Annotations for the runtime, also applied to the sandbox's own process if it has one.
     pub annotations: BTreeMap<String, String>,
@@ -219,7 +219,7 @@ pub struct UserSpec {
     pub supplemental: Vec<u32>,
     /// Supplementary groups by name or number, resolved with the image's files.
     pub named: Vec<String>,
-    /// Whether the user's groups in the image's files are added.
+    /// Policy for the user's groups in the image's files.
     pub policy: GroupPolicy,
 }
 
@@ -232,7 +232,7 @@ pub enum UserRef {
     Name(String),
 }
 
-/// What happens to the groups that the image's `/etc/group` gives the user.
+/// The policy for the groups that the image's `/etc/group` gives the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GroupPolicy {
     /// Added to the requested ones.
@@ -249,9 +249,9 @@ pub struct Security {
     pub privileged: bool,
     /// Changes to the default set.
     pub capabilities: CapabilityChanges,
-    /// Whether the root file system is read-only.
+    /// True if the root file system is read-only.
     pub readonly_rootfs: bool,
-    /// Whether exec can gain no privileges.
+    /// True if exec can gain no privileges.
     pub no_new_privileges: bool,
     /// System call filter.
     pub seccomp: SeccompProfile,
@@ -339,7 +339,7 @@ pub struct Stdio {
     pub stdin: Stdin,
     /// A terminal instead of pipes; standard error is then merged into standard output.
     pub tty: bool,
-    /// Where output goes.
+    /// Destination of its output.
     pub output: Output,
 }
 
@@ -355,7 +355,7 @@ pub enum Stdin {
     Once,
 }
 
-/// Where a task's output goes.
+/// The destination of a task's output.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Output {
     /// Discarded.
@@ -385,13 +385,13 @@ pub struct ExecSpec {
     pub tty: bool,
     /// Initial width and height of the terminal, in characters; `None` leaves the size unset.
     pub size: Option<(u16, u16)>,
-    /// Whether standard input is connected.
+    /// True if standard input is connected.
     pub stdin: bool,
     /// Environment variables, applied over the main process's.
     pub env: Vec<EnvVar>,
     /// Working directory; `None` keeps the main process's.
     pub cwd: Option<PathBuf>,
-    /// How long to wait for output after the process has exited, while a child keeps the pipe open.
+    /// Limit for output after the process has exited, while a child keeps the pipe open.
     pub drain: Duration,
 }
 

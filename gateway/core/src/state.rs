@@ -23,7 +23,7 @@ use std::time::SystemTime;
 pub struct Exit {
     /// Exit code of the main process; 128 plus the signal if a signal ended it.
     pub code: i32,
-    /// When the process exited.
+    /// Time at which the process exited.
     pub finished_at: SystemTime,
     /// The cause, as far as it is known.
     pub cause: ExitCause,
@@ -83,21 +83,21 @@ pub enum TaskState {
     Stopping {
         /// Process id on the host.
         pid: u32,
-        /// When it was started.
+        /// Time of its start.
         started_at: SystemTime,
     },
     /// It has exited, or could not be started.
     Exited {
-        /// When it was started; `None` if it never ran.
+        /// Time of its start; `None` if it never ran.
         started_at: Option<SystemTime>,
-        /// How it exited.
+        /// Its exit.
         exit: Exit,
     },
     /// Being removed.
     Removing {
-        /// When it was started; `None` if it never ran.
+        /// Time of its start; `None` if it never ran.
         started_at: Option<SystemTime>,
-        /// How it exited; `None` if it was never started.
+        /// Its exit; `None` if it was never started.
         exit: Option<Exit>,
     },
 }
@@ -113,7 +113,7 @@ pub enum TaskEvent {
     Started {
         /// Process id on the host.
         pid: u32,
-        /// When it was started.
+        /// Time of its start.
         at: SystemTime,
     },
     /// The start failed.
@@ -145,7 +145,7 @@ pub enum SandboxState {
     Removing,
     /// It does not work any more: stop and remove it.
     Unknown {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -167,7 +167,7 @@ pub enum SandboxEvent {
     RemoveRequested,
     /// A stop or removal failed and may be retried, or the sandbox has failed.
     Lost {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -237,7 +237,7 @@ impl TaskState {
         }
     }
 
-    /// Whether its main process runs, or has run and exited.
+    /// Returns whether its main process runs, or has run and exited.
     #[must_use]
     pub const fn was_started(&self) -> bool {
         match self {
@@ -263,7 +263,7 @@ impl TaskState {
         }
     }
 
-    /// When the main process was started, if it was.
+    /// Returns the time at which the main process was started, if it was.
     #[must_use]
     pub const fn started_at(&self) -> Option<SystemTime> {
         match self {
@@ -273,13 +273,13 @@ impl TaskState {
         }
     }
 
-    /// Whether the main process runs, according to the state.
+    /// Returns whether the main process runs, according to the state.
     #[must_use]
     pub const fn is_running(&self) -> bool {
         self.pid().is_some()
     }
 
-    /// Whether the main process runs or may be about to run.
+    /// Returns whether the main process runs or may be about to run.
     #[must_use]
     pub const fn may_run(&self) -> bool {
         match self {
@@ -352,7 +352,7 @@ impl SandboxState {
         }
     }
 
-    /// Whether tasks can be created in it.
+    /// Returns whether tasks can be created in it.
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         matches!(self, Self::Ready)

@@ -21,7 +21,7 @@ pub struct Usage {
 /// Processor time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CpuUsage {
-    /// When it was read.
+    /// Time of the reading.
     pub at: SystemTime,
     /// Time used since the cgroup was created, ns.
     pub total_ns: u64,
@@ -42,7 +42,7 @@ pub struct CpuUsage {
 /// Memory in bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemoryUsage {
-    /// When it was read.
+    /// Time of the reading.
     pub at: SystemTime,
     /// All charged memory, including the page cache.
     pub usage_bytes: u64,
@@ -60,7 +60,7 @@ pub struct MemoryUsage {
     pub kernel_bytes: Option<u64>,
     /// Peak usage.
     pub peak_bytes: Option<u64>,
-    /// How often usage reached the limit.
+    /// Number of times that usage reached the limit.
     pub limit_hits: Option<u64>,
     /// Page faults, including those of child cgroups.
     pub page_faults: Option<u64>,
@@ -77,7 +77,7 @@ pub struct MemoryUsage {
 /// Swap in bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SwapUsage {
-    /// When it was read.
+    /// Time of the reading.
     pub at: SystemTime,
     /// Used.
     pub usage_bytes: u64,
@@ -88,7 +88,7 @@ pub struct SwapUsage {
 /// Block I/O.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IoUsage {
-    /// When it was read.
+    /// Time of the reading.
     pub at: SystemTime,
     /// Stall time.
     pub pressure: Option<Pressure>,
@@ -119,7 +119,7 @@ pub struct PressureLine {
 /// Usage of a directory tree or a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskUsage {
-    /// When it was read.
+    /// Time of the reading.
     pub at: SystemTime,
     /// Mount point of the file system, or the measured directory.
     pub mountpoint: PathBuf,

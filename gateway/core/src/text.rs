@@ -2,10 +2,10 @@
 
 use switchyard_linux::beginning;
 
-/// How many names of a list are shown.
+/// Maximum number of names of a list that are shown.
 const NAMES: usize = 3;
 
-/// How much of each is shown, in characters.
+/// Maximum number of characters of each.
 const NAME: usize = 80;
 
 /// The first of these names, quoted, and how many more there are; empty if there are none.

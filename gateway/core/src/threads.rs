@@ -1,10 +1,10 @@
-//! How the process divides its threads for blocking calls, so that slow calls never occupy all of them.
+//! Division of the process's threads for blocking calls, so that slow calls never occupy all of them.
 //!
 //! The runtime has [`TOTAL`] such threads for the whole process. Bulk work (reading archives, filling
 //! volumes, reading files of images, writing checkpoints, removing directory trees) and the
-//! [pools](crate::blocking_pool) for host paths, whose file systems may hang for ever, have bounded shares, those of host
-//! paths for each owner (ADR 66).
-//! The rest is left for short calls: records, mounts, cgroups, status and cleanup.
+//! [pools](crate::blocking_pool) for host paths, whose file systems may hang for ever, have bounded shares,
+//! those of host paths for each owner (ADR 66). The rest is left for short calls: records, mounts, cgroups,
+//! status and cleanup.
 
 use switchyard_linux::blocking;
 use tokio::sync::Semaphore;
@@ -30,8 +30,9 @@ pub const LOG_POOL: usize = 1;
 /// The maximum of each [`BlockingPool`](crate::blocking_pool::BlockingPool) for files of the node that others write.
 pub const FILES_POOL: usize = 1;
 
-/// How many of these there are: for the daemon's configuration, the programs that run, the networks of the node, its
-/// resolver configuration, the hosts of registries, the join token of a swarm, and the bundles of containerd.
+/// Number of these pools: for the daemon's configuration, the programs that run, the networks of the node,
+/// its resolver configuration, the hosts of registries, the join token of a swarm, and the bundles of
+/// containerd.
 pub const FILES_POOLS: usize = 7;
 
 /// The maximum that look at the disks of the daemon's own directories: one for each, and one for trees that were set aside

@@ -1,12 +1,13 @@
-//! Spans: what a request made the gateway do, as a tree that distributed tracing shows.
+//! Spans: the gateway's work for a request, as a tree that distributed tracing shows.
 //!
-//! A *span* is a piece of work with a beginning and an end, below the span that began it. The span that the current
-//! asynchronous task works for is a task-local value: what begins a span below it ([`begin`]) needs nothing but that,
-//! and work that is spawned keeps it by [`inherit`]. A tree begins at a [`Tracer`], for a request whose caller may have
-//! sent the context of its own span. Without a tracer there is no current span, and [`begin`] only looks.
+//! A *span* is a piece of work with a beginning and an end, below the span that began it. The span that the
+//! current asynchronous task works for is a task-local value: code that begins a span below it ([`begin`])
+//! needs nothing but that, and work that is spawned keeps it by [`inherit`]. A tree begins at a [`Tracer`],
+//! for a request whose caller may have sent the context of its own span. Without a tracer there is no current
+//! span, and [`begin`] only looks.
 //!
-//! A tree that is not sampled has a context, which is handed on, and records nothing. The recorded spans are told to
-//! one [`SpanSink`], from which the daemon makes what it exports.
+//! A tree that is not sampled has a context, which is passed on, and records nothing. The recorded spans go
+//! to one [`SpanSink`], from which the daemon makes its exports.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -34,7 +35,7 @@ use scope::{CURRENT, current};
 /// The longest text of an attribute or a failure, in bytes; the rest of a longer one is left out.
 pub const TEXT_MAX: usize = 256;
 
-/// Is told of the spans that have ended. It must not block.
+/// Receives the spans that have ended. It must not block.
 pub trait SpanSink: Send + Sync + fmt::Debug {
     /// A span has ended.
     fn ended(&self, span: EndedSpan);
@@ -83,21 +84,21 @@ pub enum AttributeValue {
 /// A span that has ended.
 #[derive(Debug, Clone)]
 pub struct EndedSpan {
-    /// What identifies it.
+    /// Its identity.
     pub context: SpanContext,
     /// The span that it is below; `None` for the first of a trace.
     pub parent: Option<SpanId>,
-    /// What it does, in a few words.
+    /// Its name: the kind of work, in a few words.
     pub name: Cow<'static, str>,
     /// The side from which it sees a call.
     pub kind: SpanKind,
-    /// When it began.
+    /// Time at which it began.
     pub began_at: SystemTime,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
-    /// What it says of its work.
+    /// Attributes of its work.
     pub attributes: Vec<Attribute>,
-    /// Why it failed, at most [`TEXT_MAX`] bytes; `None` if it did not.
+    /// The reason for its failure, at most [`TEXT_MAX`] bytes; `None` if it did not fail.
     pub failure: Option<String>,
 }
 
@@ -126,7 +127,7 @@ struct Record {
     began_at: SystemTime,
     began: Instant,
     attributes: Vec<Attribute>,
-    /// Whether it is left out if no span began below it.
+    /// True if it is left out if no span began below it.
     is_incidental: bool,
 }
 
@@ -145,7 +146,7 @@ pub fn begin_with(kind: SpanKind, name: impl FnOnce() -> String) -> Option<Span>
 // === impl Tracer ===
 
 impl Tracer {
-    /// A tracer whose trees `sampler` chooses, and whose spans `sink` is told.
+    /// Makes a tracer whose trees `sampler` chooses, and whose spans go to `sink`.
     #[must_use]
     pub fn new(sampler: Sampler, sink: Arc<dyn SpanSink>) -> Self {
         Self(Arc::new(Origin { sampler, ids: Ids::default(), sink }))
@@ -189,7 +190,7 @@ impl Tracer {
 // === impl Span ===
 
 impl Span {
-    /// What identifies the span to others; of a tree that is not sampled, what was handed to us.
+    /// Returns the identity of the span for others; of a tree that is not sampled, the received context.
     #[must_use]
     pub fn context(&self) -> &SpanContext {
         &self.place.context

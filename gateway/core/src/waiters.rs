@@ -25,7 +25,7 @@ impl Waiters {
         Waiter { count: Arc::clone(&self.count) }
     }
 
-    /// Whether nobody waits at the moment. That may change: a caller can still join.
+    /// Returns whether nobody waits at the moment. That may change: a caller can still join.
     #[must_use]
     pub fn are_gone(&self) -> bool {
         *self.count.borrow() == 0

@@ -55,9 +55,9 @@ pub(crate) struct Times {
 /// The round of a pod: the first one of its side, or a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodRound {
-    /// Not needed: only its log is read, and the directories that it creates may be shared by all pods.
+    /// The first: only its log is read, and the directories that it creates may be shared by all pods.
     First,
-    /// Yes.
+    /// A later one: it must leave nothing behind.
     Later,
 }
 

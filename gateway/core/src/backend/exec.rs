@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::spec::Signal;
 use crate::stream::{Sink, Source};
 
-/// How long the runtime may take to close the output of a command that has exited, once that is cut off. What the output holds
-/// then is read, and no more.
+/// Limit for the runtime to close the output of a command that has exited, once that is cut off. The content
+/// that the output has then is read, and no more.
 pub const CUT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Cuts off the output of a process that has exited, by deleting it; returns [`CUT_PATIENCE`] after the begin of that, with the
@@ -48,8 +48,9 @@ impl fmt::Debug for ExecProcess {
     }
 }
 
-/// A place for a further process in a task, which counts it. It is held until the process is deleted, also when its client has
-/// gone: a process that cannot be ended goes on taking its place, so that their number is bounded.
+/// A place for a further process in a task, which counts it. It is held until the process is deleted, also
+/// when its client has gone: a process that cannot be ended continues to take its place, so that their number
+/// is bounded.
 pub struct ExecPlace {
     _held: Box<dyn Send + Sync>,
 }

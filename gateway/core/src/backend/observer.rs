@@ -1,10 +1,10 @@
-//! What a backend reports about its own work, for metrics, in words that fit any runtime.
+//! A backend's reports about its own work, for metrics, in words that fit any runtime.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Is told what a backend does. The methods return at once, and may be called from any thread.
+/// Receives the events of a backend. The methods return at once, and may be called from any thread.
 pub trait BackendObserver: fmt::Debug + Send + Sync + 'static {
     /// A call to the runtime, or to one of its helper processes, has ended.
     fn call_ended(&self, call: RuntimeCall<'_>);
@@ -33,11 +33,11 @@ pub struct RuntimeCall<'a> {
     pub method: &'a str,
     /// The status of its end, as the runtime's protocol names it; `OK` if it succeeded.
     pub code: &'static str,
-    /// How long it took; `None` if its duration is up to others, as for a wait or a transfer.
+    /// Duration of the call; `None` if it is up to others, as for a wait or a transfer.
     pub took: Option<Duration>,
 }
 
-/// What recovery did with an object that a predecessor left.
+/// The result of recovery for an object that a predecessor left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecoveryResult {
     /// It runs, and was taken over as it runs.

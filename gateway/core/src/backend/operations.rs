@@ -1,8 +1,9 @@
-//! What a backend does, in groups. The call order, and what holds for failures and cancellation, are in the
-//! documentation of the parent module.
+//! The operations of a backend, in groups. The call order, and the rules for failures and cancellation, are
+//! in the documentation of the parent module.
 //!
-//! The methods return boxed futures and are not declared by `async_trait`: its bounds on lifetimes keep the compiler from
-//! remembering which futures are `Send`, which took it 9 of 30 s for `backends/containerd` (ADR 55).
+//! The methods return boxed futures and are not declared by `async_trait`: its bounds on lifetimes keep the
+//! compiler from remembering which futures are `Send`, which took it 9 of 30 s for `backends/containerd` (ADR
+//! 55).
 
 use std::collections::BTreeMap;
 

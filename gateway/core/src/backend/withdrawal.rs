@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::error::{Error, Result};
 use crate::id::TaskId;
 
-/// Whether a start in progress was withdrawn: everybody who asked for it has gone away.
+/// Flag of a start in progress that it was withdrawn: everybody who asked for it has gone away.
 #[derive(Debug, Default)]
 pub struct Withdrawal(AtomicBool);
 

@@ -14,10 +14,10 @@ use crate::error::Result;
 ///
 /// All calls are bounded by the provider's own timeouts.
 pub trait DeviceProvider: fmt::Debug + Send + Sync {
-    /// Whether it provides the devices of this resource.
+    /// Returns whether it provides the devices of this resource.
     fn provides(&self, resource: &str) -> bool;
 
-    /// What a task with these devices of a resource gets. Called once per lease, and again after an error and
+    /// Allocates these devices of a resource for a task. Called once per lease, and again after an error and
     /// after a restart of the daemon: the call may have side effects, and repeating it must be harmless.
     ///
     /// # Errors
@@ -33,7 +33,7 @@ pub trait DeviceProvider: fmt::Debug + Send + Sync {
     /// The reason why the task cannot be created now, as for [`DeviceProvider::allocate`].
     fn prepare<'a>(&'a self, resource: &'a str, devices: &'a [String]) -> BoxFuture<'a, Result<()>>;
 
-    /// Which `size` of the `available` devices are best, including all of `must`; `None` if it has no
+    /// Chooses the best `size` of the `available` devices, including all of `must`; `None` if it has no
     /// preference.
     fn prefer<'a>(
         &'a self,

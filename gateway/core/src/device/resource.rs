@@ -5,8 +5,8 @@ const NAME_MAX: usize = 63;
 /// The longest prefix, in bytes: a DNS name, before which kubelets write `requests.`.
 const PREFIX_MAX: usize = 253 - "requests.".len();
 
-/// Whether a kubelet would register a device plugin for this resource. See `IsExtendedResourceName` in the
-/// kubelet.
+/// Checks that a kubelet would register a device plugin for this resource. See `IsExtendedResourceName` in
+/// the kubelet.
 ///
 /// # Errors
 /// The reason why it would not.
@@ -40,7 +40,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(inner) && has_ends(name)
 }
 
-/// Whether a text begins and ends with a letter or digit.
+/// Returns whether a text begins and ends with a letter or digit.
 fn has_ends(text: &str) -> bool {
     let end = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     end(text.bytes().next()) && end(text.bytes().next_back())

@@ -10,7 +10,7 @@ use super::refusal::{Holder, Refusal, RefusalReason, Resource};
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::spec::{CpuSet, Reserved};
 
-/// What happens to a task that reserves more than the node has left.
+/// The policy for a task that reserves more than the node has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overcommit {
     /// It is created.

@@ -58,14 +58,14 @@ pub struct Devices {
     /// The present devices and those that were present before: an id once reported to a kubelet is never
     /// removed.
     known: Option<Arc<Inventory>>,
-    /// Where in `known` the device of each slot is.
+    /// Position in `known` of the device of each slot.
     positions: Positions,
     leases: BTreeMap<LeaseToken, Lease>,
     /// The leases of each slot that has one.
     by_slot: BTreeMap<String, BTreeSet<LeaseToken>>,
     /// Leases that reserve nothing any more, the oldest first.
     remembered: VecDeque<LeaseToken>,
-    /// Whether the leases of before the restart are known.
+    /// True if the leases of before the restart are known.
     recovered: bool,
 }
 
@@ -76,7 +76,7 @@ pub struct Lease {
     pub owner: Owner,
     /// Its slots, in ascending order.
     pub slots: Vec<String>,
-    /// How far it has come.
+    /// Its state.
     pub state: LeaseState,
     /// The number of ticks since it entered this state.
     pub age: u32,
@@ -89,7 +89,7 @@ pub struct Lease {
     pub named: bool,
 }
 
-/// How long unused leases reserve their slots, in ticks.
+/// Times for which unused leases reserve their slots, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TickLimits {
     /// Until another owner may take the slots of an unbound lease.
@@ -101,7 +101,7 @@ pub struct TickLimits {
 /// The changes of one tick.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TickOutcome {
-    /// Whether a slot became free for other owners.
+    /// True if a slot became free for other owners.
     pub freed: bool,
     /// The leases whose grace period is over.
     pub expired: Vec<LeaseToken>,
@@ -112,7 +112,7 @@ pub struct TickOutcome {
 pub enum LeaseState {
     /// No sandbox has it.
     Unbound {
-        /// Whether it is so old that another owner may take its slots.
+        /// True if it is so old that another owner may take its slots.
         contestable: bool,
     },
     /// A sandbox has it.
@@ -124,7 +124,7 @@ pub enum LeaseState {
     },
     /// The sandbox that had it has stopped.
     Released {
-        /// Whether the slots are still reserved for its owner, which may start another sandbox with it.
+        /// True if the slots are still reserved for its owner, which may start another sandbox with it.
         grace: bool,
     },
 }
@@ -136,11 +136,11 @@ pub struct Granted {
     pub token: LeaseToken,
     /// The lease.
     pub lease: Lease,
-    /// Whether the lease was created for this request.
+    /// True if the lease was created for this request.
     pub is_new: bool,
     /// The leases that were ended in favour of this one.
     pub ended: Vec<LeaseToken>,
-    /// What a task created with it gets.
+    /// Reservation of a task created with it.
     pub reservation: Reservation,
 }
 
@@ -293,7 +293,7 @@ impl Devices {
         }
     }
 
-    /// Whether a tick can change anything.
+    /// Returns whether a tick can change anything.
     #[must_use]
     pub fn has_timers(&self) -> bool {
         let waits = |lease: &Lease| match lease.state {
@@ -320,9 +320,9 @@ impl Devices {
         self.leases.iter().map(|(token, lease)| (*token, lease))
     }
 
-    /// Whether a sandbox has one of these slots and a newer lease waits for it, that is, a lease requested
-    /// while the sandbox had it already. The containers of one pod request their devices together and do not
-    /// wait for each other.
+    /// Returns whether a sandbox has one of these slots and a newer lease waits for it, that is, a lease
+    /// requested while the sandbox had it already. The containers of one pod request their devices together
+    /// and do not wait for each other.
     #[must_use]
     pub fn has_slot_awaiting_release(&self, owner: Owner, slots: &[String]) -> bool {
         slots.iter().any(|slot| {
@@ -449,7 +449,7 @@ impl Lease {
         (self.state, self.age, self.misses) = (state, 0, 0);
     }
 
-    /// Whether no other owner may take its slots.
+    /// Returns whether no other owner may take its slots.
     #[must_use]
     pub const fn holds(&self) -> bool {
         match self.state {

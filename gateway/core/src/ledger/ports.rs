@@ -90,7 +90,7 @@ impl Ports {
         all.collect()
     }
 
-    /// Whether no sandbox has this port.
+    /// Returns whether no sandbox has this port.
     #[must_use]
     pub fn is_free(&self, port: &HostPort) -> bool {
         let holders = self.by_number.get(&(port.protocol, port.port));

@@ -33,12 +33,12 @@ pub enum Resource {
     Cores(CpuSet),
     /// Processor time.
     Cpu {
-        /// How much, in thousandths of a processor.
+        /// The amount, in thousandths of a processor.
         milli: u64,
     },
     /// Memory.
     Memory {
-        /// How much.
+        /// The amount.
         bytes: u64,
     },
 }
@@ -54,7 +54,7 @@ pub enum RefusalReason {
     Overcommitted {
         /// All that the node has.
         capacity: Reserved,
-        /// What each owner has reserved of that.
+        /// Reservations of each owner.
         reserved: BTreeMap<Owner, Reserved>,
     },
     /// There is no such slot.
@@ -144,7 +144,7 @@ impl Refusal {
         }
     }
 
-    /// Why an amount is too large: the capacity, and what each owner has reserved of it.
+    /// Describes why an amount is too large: the capacity, and the reservations of each owner.
     fn explain(
         &self,
         f: &mut fmt::Formatter<'_>,

@@ -1,4 +1,4 @@
-//! Who requests an operation.
+//! Callers of operations.
 
 use std::future::Future;
 
@@ -6,15 +6,15 @@ tokio::task_local! {
     static CALLER: Caller;
 }
 
-/// Who requests an operation, as the daemon's listener knows the peer. Opaque to the gateway, which hands it on
-/// to the observer of operations.
+/// The caller of an operation, as the daemon's listener knows the peer. Opaque to the gateway, which passes
+/// it on to the observer of operations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// The name of the listener that received the request.
     pub listener: &'static str,
-    /// The user of the peer, if the connection tells it.
+    /// The user of the peer, if the connection reveals it.
     pub uid: Option<u32>,
-    /// The process of the peer, if the connection tells it.
+    /// The process of the peer, if the connection reveals it.
     pub pid: Option<u32>,
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $word:literal,)*) => {
-        /// What an operation does.
+        /// The kind of an operation.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum OperationKind {
             $($(#[$doc])* $kind,)*

@@ -1,4 +1,4 @@
-//! What an operation changes.
+//! Subjects of operations.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use crate::spec::Meta;
 /// The longest argument of an operation, in bytes; the rest of a longer one is left out.
 pub const ARGUMENT_MAX: usize = 256;
 
-/// What an operation changes: objects, and one word of the request.
+/// The subject of an operation: objects, and one word of the request.
 #[derive(Debug, Clone, Default)]
 pub struct Subject {
     /// The id of the sandbox.
     pub sandbox: Option<SandboxId>,
     /// The id of the task.
     pub task: Option<TaskId>,
-    /// What the frontend stored with the sandbox.
+    /// The frontend's data of the sandbox.
     pub sandbox_meta: Option<Arc<Meta>>,
-    /// What the frontend stored with the task.
+    /// The frontend's data of the task.
     pub task_meta: Option<Arc<Meta>>,
-    /// What else identifies the change: the reference of an image, the program of a command, a port. At most
-    /// [`ARGUMENT_MAX`] bytes.
+    /// Further identification of the change: the reference of an image, the program of a command, a port. At
+    /// most [`ARGUMENT_MAX`] bytes.
     pub argument: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Operations with an observer that notes what it is told.
+//! Tests of operations with an observer that records their events.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the kernel names in cgroups: sizes of huge pages, and files.
+//! Names in the kernel's cgroups: sizes of huge pages, and files.
 
 use std::borrow::Borrow;
 use std::fmt;

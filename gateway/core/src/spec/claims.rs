@@ -117,7 +117,7 @@ impl Reserved {
 // === impl HostPort ===
 
 impl HostPort {
-    /// Whether both cannot be bound at once: the same protocol and port, and an address in common.
+    /// Returns whether both cannot be bound at once: the same protocol and port, and an address in common.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         self.protocol == other.protocol && self.port == other.port && share_address(self.ip, other.ip)
@@ -134,8 +134,8 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Whether two listening addresses overlap. `0.0.0.0` covers all of IPv4; `::` covers both families, since a
-/// socket bound to it also accepts IPv4 connections unless it opts out.
+/// Returns whether two listening addresses overlap. `0.0.0.0` covers all of IPv4; `::` covers both families,
+/// since a socket bound to it also accepts IPv4 connections unless it opts out.
 fn share_address(one: Option<IpAddr>, other: Option<IpAddr>) -> bool {
     let (Some(one), Some(other)) = (one, other) else { return true };
     let one = one.to_canonical();

@@ -24,13 +24,13 @@ const PREFIX_MAX: u8 = 30;
 pub struct ClusterBridge {
     /// Its id in the cluster.
     pub id: NetworkName,
-    /// What people call it, for messages.
+    /// Its name for people, in messages.
     pub name: String,
     /// Its addresses; `None` leaves them to the node.
     pub addresses: Option<BridgeAddresses>,
-    /// Whether it leads nowhere but to its sandboxes.
+    /// True if it leads nowhere but to its sandboxes.
     pub is_internal: bool,
-    /// Whether packets to other networks get the address of the node.
+    /// True if packets to other networks get the address of the node.
     pub has_masquerade: bool,
     /// The MTU in bytes; `None` for the kernel's default.
     pub mtu: Option<u16>,
@@ -116,7 +116,7 @@ fn pool(subnet: &Subnet, range: &Subnet) -> Option<[Ipv4Addr; 2]> {
     (begin <= end).then(|| [begin, end].map(Ipv4Addr::from_bits))
 }
 
-/// Whether this is the first or the last address of a subnet, which no interface has.
+/// Returns whether this is the first or the last address of a subnet, which no interface has.
 fn is_edge(subnet: &Subnet, address: Ipv4Addr) -> bool {
     [subnet.first(), subnet.last()].contains(&address.into())
 }

@@ -25,7 +25,7 @@ impl CpuSet {
         self.ranges.iter().map(|(first, last)| u64::from(last - first) + 1).sum()
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.ranges.is_empty()
@@ -56,7 +56,7 @@ impl CpuSet {
         Self { ranges }
     }
 
-    /// Whether all its processors are in `other`.
+    /// Returns whether all its processors are in `other`.
     #[must_use]
     pub fn is_subset(&self, other: &Self) -> bool {
         self.intersection(other) == *self

@@ -45,7 +45,7 @@ pub struct CpuList {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemoryLimit(Ceiling);
 
-/// How readily the kernel moves memory of a task to swap instead of dropping cached files: 0 to 100.
+/// Readiness of the kernel to move memory of a task to swap instead of dropping cached files: 0 to 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Swappiness(u64);
 
@@ -54,12 +54,12 @@ pub struct Swappiness(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PidsLimit(Ceiling);
 
-/// What the kernel adds to the score by which it selects a process to kill when memory runs out: -1000, never
+/// Adjustment of the score by which the kernel selects a process to kill when memory runs out: -1000, never
 /// this one, to 1000, this one first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct OomScoreAdj(i32);
 
-/// Why the kernel would not accept a value. The caller adds the name of the field.
+/// The reason why the kernel would not accept a value. The caller adds the name of the field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidLimit(String);
 
@@ -250,7 +250,7 @@ impl MemoryLimit {
         }
     }
 
-    /// Whether this limit of the sum of memory and swap is possible beside that of memory alone, which it
+    /// Checks that this limit of the sum of memory and swap is possible beside that of memory alone, which it
     /// includes.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub struct Mount {
     /// Absolute path in the task.
     pub destination: PathBuf,
-    /// What is mounted there.
+    /// The source of the mount.
     pub source: MountSource,
     /// Read-only.
     pub readonly: bool,
@@ -31,7 +31,7 @@ pub enum MountSource {
     Host {
         /// Absolute path.
         path: PathBuf,
-        /// What to do if the path does not exist.
+        /// Policy for a path that does not exist.
         missing: MissingSource,
     },
     /// A path below a host directory that processes of tasks can write to. No symbolic link below that
@@ -68,8 +68,8 @@ pub enum MountSource {
     },
 }
 
-/// Whether a text is a valid volume name: letters, digits, `_`, `.` and `-`, beginning with a letter or a
-/// digit, at most 128 bytes.
+/// Returns whether a text is a valid volume name: letters, digits, `_`, `.` and `-`, beginning with a letter
+/// or a digit, at most 128 bytes.
 #[must_use]
 pub fn is_volume_name(text: &str) -> bool {
     text.len() <= 128
@@ -77,7 +77,7 @@ pub fn is_volume_name(text: &str) -> bool {
         && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// What to do if a host path does not exist.
+/// The policy for a host path that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissingSource {
     /// Create a directory.

@@ -24,7 +24,7 @@ pub enum SandboxNetwork {
 /// The CNI configuration of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodNetwork {
-    /// Which network to attach to.
+    /// The network to attach to.
     pub link: Link,
     /// The MAC address of its interface; `None` leaves it to the network.
     pub mac: Option<MacAddress>,

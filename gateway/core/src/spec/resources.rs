@@ -9,7 +9,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// Where the cgroup of an object is placed.
+/// The place of an object's cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CgroupPlacement {
     /// Below this parent, in a cgroup named after the object's id. An empty path is the gateway's default

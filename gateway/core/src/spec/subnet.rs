@@ -50,20 +50,20 @@ impl Subnet {
         }
     }
 
-    /// Whether an address is in it.
+    /// Returns whether an address is in it.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         // Addresses of IPv4 come before those of IPv6.
         (self.first..=self.last()).contains(&address)
     }
 
-    /// Whether all addresses of another one are in it.
+    /// Returns whether all addresses of another one are in it.
     #[must_use]
     pub fn contains_all(&self, other: &Self) -> bool {
         self.contains(other.first) && self.contains(other.last())
     }
 
-    /// Whether an address is in both.
+    /// Returns whether an address is in both.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         self.contains(other.first) || other.contains(self.first)

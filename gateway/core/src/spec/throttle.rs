@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub struct Throttle {
     /// The device on the host: a whole disk.
     pub device: PathBuf,
-    /// What is limited.
+    /// The limited quantity.
     pub what: Throttled,
     /// Bytes or operations per second; not 0.
     pub rate: u64,
@@ -23,7 +23,7 @@ pub struct IoWeight {
     pub weight: u16,
 }
 
-/// What a [`Throttle`] limits.
+/// The quantity that a [`Throttle`] limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Throttled {
     /// Bytes read.

@@ -1,4 +1,4 @@
-//! What identifies a span to other processes, and its text forms, which are those of W3C Trace Context.
+//! The identity of a span for other processes, and its text forms, which are those of W3C Trace Context.
 
 use std::fmt;
 use std::num::{NonZeroU64, NonZeroU128};
@@ -11,24 +11,24 @@ const LEN: usize = 55;
 /// The flag of a trace whose spans are recorded.
 const SAMPLED: u8 = 1;
 
-/// What all spans of one trace share.
+/// The id that all spans of one trace share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceId(pub(super) NonZeroU128);
 
-/// What identifies a span in its trace.
+/// The id of a span in its trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanId(pub(super) NonZeroU64);
 
-/// What identifies a span to other processes.
+/// The identity of a span for other processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpanContext {
     /// Its trace.
     pub trace: TraceId,
     /// The span.
     pub span: SpanId,
-    /// Whether the spans of the trace are recorded.
+    /// True if the spans of the trace are recorded.
     pub is_sampled: bool,
-    /// What the systems on the way have added.
+    /// Additions of the systems on the way.
     pub state: Option<TraceState>,
 }
 

@@ -1,4 +1,4 @@
-//! Which traces are recorded.
+//! Selection of the traces that are recorded.
 
 use super::context::TraceId;
 
@@ -20,7 +20,7 @@ pub enum Sampler {
 }
 
 impl Sampler {
-    /// Whether a trace is recorded, of which its caller may have said whether it records it.
+    /// Returns whether a trace is recorded; its caller may have sent its own decision.
     pub(super) fn samples(self, trace: TraceId, caller: Option<bool>) -> bool {
         match self {
             Self::All => true,
@@ -33,7 +33,7 @@ impl Sampler {
     }
 }
 
-/// Whether an id is within the share, by its last 63 bits, as the SDKs of OpenTelemetry decide it.
+/// Returns whether an id is within the share, by its last 63 bits, as the SDKs of OpenTelemetry decide it.
 fn is_within(share: f64, trace: TraceId) -> bool {
     let [.., a, b, c, d, e, f, g, h] = trace.to_bytes();
     let id = u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 1;

@@ -12,16 +12,16 @@ use super::{Place, Span, SpanKind};
 use crate::error::Result;
 
 tokio::task_local! {
-    /// Where in a tree the current asynchronous task works.
+    /// Place in a tree at which the current asynchronous task works.
     pub(super) static CURRENT: Arc<Place>;
 }
 
-/// Where the current asynchronous task works; `None` if that is in no tree.
+/// Returns the place at which the current asynchronous task works; `None` if that is in no tree.
 pub(super) fn current() -> Option<Arc<Place>> {
     CURRENT.try_with(Arc::clone).ok()
 }
 
-/// Where the current asynchronous task works, for work that may begin spans after the current one has ended.
+/// Returns the current task's place, for work that may begin spans after the current one has ended.
 fn kept() -> Option<Arc<Place>> {
     let place = current()?;
     // What is left out cannot have spans below it.
@@ -56,7 +56,7 @@ pub async fn traced<T>(
 pub struct TracePlace(Arc<Place>);
 
 impl TracePlace {
-    /// Where the current asynchronous task works; `None` if that is in no tree.
+    /// Returns the place at which the current asynchronous task works; `None` if that is in no tree.
     #[must_use]
     pub fn current() -> Option<Self> {
         kept().map(Self)

@@ -1,4 +1,4 @@
-//! What the systems on the way of a trace have added to its context: the list of W3C's `tracestate`.
+//! Additions to a trace's context by the systems on the way: the list of W3C's `tracestate`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

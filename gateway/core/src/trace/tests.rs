@@ -1,4 +1,4 @@
-//! Tests of contexts, samplers and trees, with a sink that keeps what it is told.
+//! Tests of contexts, samplers and trees, with a sink that keeps the spans.
 
 use parking_lot::Mutex;
 

@@ -224,5 +224,5 @@ async fn lost_layer_under_a_snapshot_of_others_is_not_used_while_that_is_there()
     assert!(creations.iter().all(Result::is_ok), "{creations:?}");
     packed.assert_whole();
     assert!(!packed.has_lost());
-    assert_eq!(packed.model.calls("Snapshots/Remove").len(), 3, "a layer that is unpacked again is not removed");
+    assert_eq!(packed.model.calls("Snapshots/Remove").len(), 3, "a layer unpacked again is not removed");
 }

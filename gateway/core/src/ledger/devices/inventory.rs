@@ -13,7 +13,7 @@ const GONE_MAX: usize = 1024;
 
 impl Devices {
     /// Takes over the result of a hardware scan. A device of an earlier scan that is missing now stays as
-    /// [`Health::Gone`]: a kubelet that is told of fewer devices while it allocates one crashes.
+    /// [`Health::Gone`]: a kubelet crashes if its list of devices shrinks while it allocates one.
     ///
     /// An unchanged group is shared with the previous inventory.
     pub fn set_inventory(&mut self, seen: &Inventory) {
@@ -33,7 +33,7 @@ impl Devices {
         self.rename_slots();
     }
 
-    /// What a task with these slots gets, with the devices as they are now.
+    /// Returns the reservation of a task with these slots, with the devices as they are now.
     ///
     /// # Errors
     /// `Unavailable` before the hardware was scanned; `FailedPrecondition` for a device that is gone or
@@ -128,13 +128,13 @@ impl Devices {
     }
 }
 
-/// Whether `id` is `short` with a suffix that distinguishes devices of the same kind.
+/// Returns whether `id` is `short` with a suffix that distinguishes devices of the same kind.
 fn is_longer(id: &str, short: &str) -> bool {
     id.strip_prefix(short).is_some_and(|rest| rest.starts_with('-'))
 }
 
-/// Whether `device` is the device `gone` under a new id: both have the same path, and one of the ids is
-/// derived from that path, or they differ only in the suffix that distinguishes devices of the same kind.
+/// Returns whether `device` is the device `gone` under a new id: both have the same path, and one of the ids
+/// is derived from that path, or they differ only in the suffix that distinguishes devices of the same kind.
 fn succeeds(device: &Device, gone: &Device) -> bool {
     let path_of = |device: &Device| device.nodes.first().map(|node| node.host_path.clone());
     let by_path = |device: &Device| {
@@ -150,7 +150,7 @@ fn succeeds(device: &Device, gone: &Device) -> bool {
             || by_path(gone))
 }
 
-/// What a task with these devices gets, if some are named by ids of an earlier version.
+/// Returns the reservation of a task with these devices, if some are named by ids of an earlier version.
 fn reserve_by_name(known: &Inventory, slots: &[String]) -> Result<Reservation> {
     known.reserve(slots).map_err(|error| {
         if error.kind() == ErrorKind::NotFound { Error::failed_precondition(error.report()) } else { error }
@@ -179,7 +179,7 @@ fn with_gone(group: &Arc<DeviceGroup>, before: Option<&Arc<DeviceGroup>>) -> Arc
     shared(Arc::new(DeviceGroup { devices, ..DeviceGroup::clone(group) }), before)
 }
 
-/// Whether both have the same slots in the same positions.
+/// Returns whether both have the same slots in the same positions.
 fn has_slots_of(one: &Inventory, other: &Inventory) -> bool {
     let same = |(one, other): (&Arc<DeviceGroup>, &Arc<DeviceGroup>)| {
         one.shares == other.shares && has_ids_of(one, other)
@@ -187,7 +187,7 @@ fn has_slots_of(one: &Inventory, other: &Inventory) -> bool {
     one.groups.len() == other.groups.len() && one.groups.iter().zip(&other.groups).all(same)
 }
 
-/// Whether both have devices with the same ids in the same order.
+/// Returns whether both have devices with the same ids in the same order.
 fn has_ids_of(one: &Arc<DeviceGroup>, other: &Arc<DeviceGroup>) -> bool {
     let same = |(one, other): (&Device, &Device)| one.id == other.id;
     Arc::ptr_eq(one, other)

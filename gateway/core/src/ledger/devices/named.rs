@@ -118,13 +118,13 @@ impl Devices {
     }
 }
 
-/// Whether a device has the node with this path.
+/// Returns whether a device has the node with this path.
 fn is_at(device: &Device, path: &Path) -> bool {
     device.nodes.iter().any(|node| node.host_path == path)
         || device.aliases.iter().any(|alias| Path::new(alias) == path)
 }
 
-/// Whether one of these names is a name of the device, or the `all` name of its kind.
+/// Returns whether one of these names is a name of the device, or the `all` name of its kind.
 fn is_named(device: &Device, names: &[String]) -> bool {
     let all =
         |name: &String| name.split_once('=').is_some_and(|(kind, _)| names.contains(&format!("{kind}=all")));

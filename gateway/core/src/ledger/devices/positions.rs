@@ -1,4 +1,4 @@
-//! Where the device of a slot is in the inventory, by the id of the slot.
+//! Positions of the slots' devices in the inventory, by the id of the slot.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! How many slots of a group an owner has and may have.
+//! Quotas of owners: the slots of a group that an owner has and may have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use crate::device::DeviceGroup;
 use crate::id::Owner;
 
 impl Devices {
-    /// How many slots of a group an owner has.
+    /// Returns the number of slots of a group that an owner has.
     pub(super) fn held_of(&self, owner: Owner, group: &DeviceGroup) -> usize {
         let slots = group.devices.iter().flat_map(|device| device.slots(group.shares));
         slots.filter(|slot| self.is_held_by(owner, slot)).count()

@@ -7,7 +7,7 @@ use super::{Devices, Lease, LeaseState};
 use crate::device::{DeviceGroup, Health, device_of};
 use crate::id::{LeaseToken, Owner, SandboxId};
 
-/// Why a leased slot of no group cannot be given to a task.
+/// Reason why a leased slot of no group cannot be allocated to a task.
 const NO_GROUP: &str = "no group of devices.groups has it";
 
 /// All devices and their leases at one moment.
@@ -33,7 +33,7 @@ pub struct GroupReport {
     pub resource: String,
     /// The number of slots of devices that are present.
     pub capacity: usize,
-    /// How many of them an owner without a quota could get now.
+    /// Number of them that an owner without a quota could get now.
     pub free: usize,
     /// The number of slots that each owner has.
     pub held: BTreeMap<Owner, usize>,
@@ -48,7 +48,7 @@ pub struct SlotReport {
     pub device: String,
     /// The vendor, type and name of its group, separated by slashes; empty if it is in no group.
     pub group: String,
-    /// Whether its device can be given to a task.
+    /// Health of its device.
     pub health: Health,
     /// The leases of it.
     pub holders: Vec<SlotHolder>,
@@ -86,13 +86,13 @@ impl Devices {
         DeviceReport { groups, slots }
     }
 
-    /// Whether the leases of before the restart are known, so that slots can be leased.
+    /// Returns whether the leases of before the restart are known, so that slots can be leased.
     #[must_use]
     pub const fn is_recovered(&self) -> bool {
         self.recovered
     }
 
-    /// Whether the hardware was scanned.
+    /// Returns whether the hardware was scanned.
     #[must_use]
     pub const fn is_scanned(&self) -> bool {
         self.known.is_some()

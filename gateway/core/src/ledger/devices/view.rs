@@ -85,7 +85,7 @@ impl ViewSnapshot {
         View { from, inventory: Some(same.unwrap_or_else(|| Arc::new(now))) }
     }
 
-    /// Whether everything that affects an owner's view of a group is unchanged.
+    /// Returns whether everything that affects an owner's view of a group is unchanged.
     fn is_unchanged(&self, owner: Owner, at: usize, before: &Self) -> bool {
         let (Some((group, held)), Some((last, had))) = (self.at(at), before.at(at)) else { return false };
         // The owner's own slots affect its view only through its quota.
@@ -150,7 +150,7 @@ impl ViewSnapshot {
     }
 }
 
-/// Whether any of these is a different owner.
+/// Returns whether any of these is a different owner.
 fn is_foreign(owner: Owner, owners: &BTreeSet<Owner>) -> bool {
     owners.iter().any(|other| *other != owner)
 }
