@@ -86,6 +86,7 @@ impl Network {
         let mut attachment = attachment(id, network, dirs, wanted);
         add_capabilities(&mut attachment.capabilities, spec, &self.ranges.of(spec.meta.owner));
         let network = cni::Network::new(list, self.plugins.clone());
+        // Saved before ADD begins: a daemon that is killed during it finds here what DEL needs.
         network.save(&dirs.cni_journal(), &attachment).await.map_err(from_cni)?;
         Ok(PlannedAttachment { network, attachment })
     }
@@ -121,6 +122,8 @@ impl Network {
             span.set("switchyard.plugins", i64::try_from(list.plugins.len()).unwrap_or(i64::MAX));
         };
         let result = traced("cni_add", describe, added).await.map_err(|error| {
+            // CNI has no error code for an address in use, so a plugin that fails with wanted addresses
+            // counts as that.
             let refused = !wanted.is_empty() && error.kind() == ErrorKind::Internal;
             if refused { address_unavailable(wanted).with_source(error) } else { error }
         })?;
@@ -129,6 +132,7 @@ impl Network {
             let name = &network.list().name;
             return Err(Error::internal(format!("the network {name:?} gave sandbox {id} no address")));
         }
+        // A plugin that does not support requested addresses chooses others, and succeeds.
         if wanted.iter().any(|ip| !ips.contains(ip)) {
             let why = format!("the network {:?} gives {ips:?}", network.list().name);
             return Err(address_unavailable(wanted).with_source(Error::internal(why)));
@@ -138,14 +142,17 @@ impl Network {
 
     /// Detaches a sandbox, if its journal says that it is attached or was being attached.
     pub(crate) async fn detach(&self, id: SandboxId, dirs: &SandboxDirs) -> Result<()> {
+        // An ADD of a predecessor that still runs could attach the sandbox after the DEL.
         self.wait_predecessor_plugins(id).await?;
         let netns = dirs.pins.join(Ns::Net.file_name());
         let there = switchyard_namespaces::is_namespace_file(&netns).map_err(from_namespaces)?;
+        // CNI allows a DEL without a namespace, which still frees addresses and rules of the host.
         let netns = there.then_some(netns);
         let journal = dirs.cni_journal();
         let deleted =
             async { cni::del_saved(&journal, &self.plugins, netns.as_deref()).await.map_err(from_cni) };
         traced("cni_del", |_| (), deleted).await?;
+        // Last: the bridge is deleted with its last holder, and DEL still works on it.
         self.cluster_bridges.release(id).await
     }
 }

@@ -54,6 +54,7 @@ impl PredecessorCalls {
         loop {
             let process = self.client.process_state(id).await?;
             let observation = Observation { process, active: self.observe_activity(id, process).await? };
+            // Only an observation that has lasted counts as an outcome, so each change restarts its time.
             if last != Some(observation) {
                 (last, since) = (Some(observation), Instant::now());
                 if observation.nothing_seen() != wait.quiet.is_some() {
@@ -101,6 +102,7 @@ impl PredecessorCalls {
     /// Forgets the predecessor call about a container, in memory and on disk. Idempotent.
     pub(crate) async fn predecessor_call_done(&self, id: &str) -> Result<()> {
         if self.shims.predecessor_calls.contains(id) {
+            // The file first: if the removal fails, the call is still known and the next attempt removes it.
             self.remove_wait(id).await?;
             self.shims.predecessor_calls.remove(id);
         }

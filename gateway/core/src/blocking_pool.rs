@@ -90,6 +90,8 @@ impl BlockingPool {
             returned: Arc::downgrade(&returned),
         });
         let running = blocking("the thread for host paths", move || {
+            // Moved into the job: a caller that goes away or times out does not free a thread that still
+            // hangs.
             let _until_it_returns = (returned, permit);
             job()
         });
@@ -109,6 +111,7 @@ impl BlockingPool {
         loop {
             let look_again = self.check(object)?.unwrap_or(give_up).min(give_up);
             tokio::select! {
+                // A thread that has become free takes precedence over the time limit.
                 biased;
                 thread = &mut thread => return thread.map_err(|closed| {
                     Error::internal("wait for a thread for host paths").with_source(closed)
@@ -130,6 +133,7 @@ impl BlockingPool {
     /// hanging.
     fn check(&self, object: &str) -> Result<Option<Instant>> {
         let mut jobs = self.jobs.lock();
+        // Threads that have returned since the last check.
         jobs.retain(|job| job.returned.strong_count() > 0);
         let now = Instant::now();
         let hangs = |job: &&Job| job.began + self.limit <= now;

@@ -101,6 +101,7 @@ impl Table {
 
     /// Publishes an event that concerns no object of the table.
     pub fn announce(&self, owner: Owner, kind: EventKind) {
+        // The lock keeps the order of event times.
         let _order = self.lock();
         self.publish(owner, kind, None, None);
     }
@@ -310,6 +311,7 @@ impl Table {
         cell.send_replace(Arc::clone(&after));
         let published = match &after.state {
             TaskState::Running { .. } if !before.state.is_running() => Some(EventKind::TaskStarted(id)),
+            // A removal that was abandoned returns to `Exited`, whose exit was published before.
             TaskState::Exited { exit, .. } if !matches!(before.state, TaskState::Removing { .. }) => {
                 Some(EventKind::TaskExited(id, exit.clone()))
             }

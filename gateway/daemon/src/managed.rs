@@ -201,6 +201,7 @@ pub async fn supervise(
             state.send_replace(State::Starting);
             continue;
         };
+        // A process that ran for long is restarted soon; one that fails at once ever later.
         if began.elapsed() >= STEADY {
             backoff.reset();
         }
@@ -294,6 +295,7 @@ async fn wait_hang(
         if silent.is_zero() {
             tracing::warn!(program = program.name, pid = process.pid, why, "managed process does not answer");
         }
+        // Bounded by the pause: time in which the node or this daemon was suspended does not count.
         silent += look + asked.elapsed().min(look);
         if let Some(hang) = hang.filter(|hang| silent >= *hang) {
             return format!("ran and did not answer for {hang:?}: {why}");
@@ -326,6 +328,7 @@ async fn adopt_or_start(
         }
         predecessors::end(program, process).await?;
     }
+    // After the last process was ended, before the new one starts: it serves the requests made until now.
     requests.starting();
     let log = prepare(program).map_err(|error| format!("its files cannot be written: {error}"))?;
     let OpenLog { path, file } = log;

@@ -296,6 +296,7 @@ impl Hosted {
         plugin: Plugin,
         over: CancellationToken,
     ) -> Result<PluginConnection> {
+        // Checked again: the configuration may have changed during the call to the plugin.
         self.check(resource)?;
         let mut state = self.state();
         state.newest += 1;
@@ -367,6 +368,7 @@ impl Hosted {
             (resource.plugin, resource.fault) = (None, Some(Fault::Ended));
             (resource.since, resource.last_error) = (SystemTime::now(), Some(LastError::now(why)));
         });
+        // The end of a plugin that was replaced is expected.
         if is_newest {
             self.count(Failure::Ended);
             tracing::warn!(

@@ -86,6 +86,7 @@ impl Registrar {
         let connection = self.hosted.connect(&resource, &endpoint, plugin, self.stop.child_token());
         let connection = connection.map_err(refused)?;
         let hosted = self.hosted.clone();
+        // Cancelled when another plugin takes the resource over or the daemon stops: neither is a failure.
         self.tasks.spawn(connection.over.clone().run_until_cancelled_owned(async move {
             let why = follow(&hosted, &connection, channel).await;
             hosted.end(&connection, &why);
@@ -160,6 +161,7 @@ async fn follow(hosted: &Hosted, connection: &PluginConnection, channel: Channel
     let first = match timeout(FIRST, &mut first).await {
         Ok(first) => first,
         Err(_) => {
+            // A late list is still accepted: the devices become healthy with it.
             hosted.set_silent(connection);
             first.await
         }

@@ -134,6 +134,7 @@ impl Agent {
                     if reaction == Reaction::Removed {
                         return Error::Removed { node: identity.node().to_owned() };
                     }
+                    // Its weight is halved, so that the next session probably uses another one.
                     self.membership.judge_manager(&manager, false);
                     self.state.session_failed(&error);
                     Cause::Failed(reaction)
@@ -247,6 +248,7 @@ impl AgentState {
         self.report.send_if_modified(|report| {
             let before = report.clone();
             change(report);
+            // `since` is the time since a session is open or missing, whichever manager it is with.
             if before.manager.is_some() != report.manager.is_some() {
                 report.since = SystemTime::now();
             }

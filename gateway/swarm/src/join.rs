@@ -69,6 +69,7 @@ async fn join_with_token(store: &Store, request: &JoinRequest) -> Result<Identit
     let digest = token.digest();
     let contact = repeated(|| first_that_answers(managers, digest));
     let (roots, connection) = plain_step("contact_managers", contact).await?;
+    // A pending join of another cluster has other roots, and is not continued.
     let resumed = match store.run(Store::load_join).await?.filter(|pending| pending.roots == digest) {
         Some(pending) => certificate(store, &connection, &pending).await?.map(|chain| (pending, chain)),
         None => None,
@@ -119,6 +120,7 @@ async fn complete(
     let managers = peers(managers);
     let stored = identity.clone();
     let saved = store.run(move |store| {
+        // The managers first: the certificate makes the node a member, which has to know a manager.
         store.save_managers(&managers)?;
         store.save_joined(&stored)
     });
@@ -161,6 +163,7 @@ async fn contact(manager: &str, digest: RootDigest) -> Result<(RootBundle, Conne
 
 /// Asks for the roots of the cluster, and checks that they are those of the token.
 async fn fetch_roots(manager: &str, expected: RootDigest) -> Result<RootBundle, Error> {
+    // The server cannot be verified yet; the digest in the token authenticates the roots that it sends.
     let connection = Connection::open(manager, Trust::Anybody).await?;
     let mut client = CaClient::new(connection.channel()).max_decoding_message_size(PEM_MAX + 1024);
     let call = client.get_root_ca_certificate(swarm::GetRootCaCertificateRequest {});
@@ -196,6 +199,8 @@ async fn begin(
     let stored = pending.clone();
     let managers = peers(managers);
     let saved = store.run(move |store| {
+        // The join first: without its key the node object is lost, without managers another join continues
+        // it.
         store.save_join(&stored)?;
         store.save_managers(&managers)
     });

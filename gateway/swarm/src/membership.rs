@@ -102,6 +102,7 @@ impl Membership {
 
     /// A manager asks for a renewal of this certificate.
     pub(crate) fn ask_for_renewal(&self, of: &Identity) {
+        // A request about a certificate that was renewed meanwhile is done already.
         let is_present = self.identity.borrow().chain() == of.chain();
         if is_present {
             self.renewal.send_if_modified(|asked| !std::mem::replace(asked, true));

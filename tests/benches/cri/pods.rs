@@ -57,7 +57,7 @@ pub(crate) struct Times {
 pub(crate) enum PodRound {
     /// The first: only its log is read, and the directories that it creates may be shared by all pods.
     First,
-    /// A later one: it must leave nothing behind.
+    /// A later one: everything that it creates must be gone after its removal.
     Later,
 }
 

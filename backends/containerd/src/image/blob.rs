@@ -139,6 +139,7 @@ async fn read_checked(
 async fn judge(client: &Client, digest: &Digest, error: Error) -> ReadFailure {
     match error.kind() {
         ErrorKind::NotFound => match labels_of(client, digest).await {
+            // The database has the blob, so that its file is what is missing.
             Ok(Some(_)) => ReadFailure::Damaged(error),
             Ok(None) => ReadFailure::Absent(error),
             Err(error) => ReadFailure::Unanswered(error),
@@ -194,6 +195,7 @@ pub(super) async fn drop_blob(
     let what = format!("delete the damaged blob {digest}");
     ignore_not_found(call(&what, QUICK, client.content().delete(request)).await)?;
     reach(CrashPoint::BlobDropped);
+    // The deletion removes only the database entry; the file goes with the garbage collection.
     lease.leases().collect_garbage().await?;
     Ok(labels)
 }

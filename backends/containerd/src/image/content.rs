@@ -158,6 +158,8 @@ async fn fetch_once(
     while let Some(piece) = blob.next().await {
         let piece = piece.map_err(super::shared_types::from_registry)?;
         received.fetch_add(u64::try_from(piece.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        // Small pieces are gathered, since each message has a cost of its own; a large one is passed on
+        // uncopied.
         let data = if chunk.is_empty() && piece.len() >= MIN_MESSAGE {
             piece
         } else {
@@ -176,6 +178,7 @@ async fn fetch_once(
             Ok(DownloadOutcome::Complete)
         }
         Err(error) if error.kind() == ErrorKind::FailedPrecondition => {
+            // containerd keeps the wrong content under the reference: the next writer would continue it.
             let request = api::AbortRequest { r#ref: layer_ref(descriptor) };
             crate::client::ignore_not_found(call(what, QUICK, client.content().abort(request)).await)?;
             let error = Error::internal(format!("{what}: the downloaded content does not have this digest"))
@@ -330,6 +333,7 @@ struct Writer<'a> {
 impl<'a> Writer<'a> {
     async fn open(client: &Client, descriptor: &Descriptor, what: &'a str) -> Result<Self> {
         let blob = WriteContentRequest {
+            // The answer has the offset at which an unfinished download continues.
             action: WriteAction::Stat.into(),
             r#ref: layer_ref(descriptor),
             total: length(descriptor.size)?,

@@ -37,6 +37,7 @@ impl ContentDisk {
         let layers = distinct(layers);
         let Some(root) = self.root.get_or_try_init(|| root_of(client)).await? else { return Ok(()) };
         let Some(free) = free_bytes(root).await else { return Ok(()) };
+        // The usual case needs no look-up of each layer.
         if total_bytes(&layers) <= free {
             return Ok(());
         }
@@ -98,6 +99,7 @@ async fn stored_bytes(client: &Client, layer: &Descriptor) -> Result<u64> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
+    // No blob, but perhaps the unfinished download of an earlier pull, which is continued.
     let request = api::StatusRequest { r#ref: content::layer_ref(layer) };
     match call(&what, QUICK, client.content().status(request)).await {
         Ok(answer) => Ok(answer.status.map_or(0, |status| u64::try_from(status.offset).unwrap_or(0))),

@@ -276,6 +276,8 @@ async fn read_content(client: &Client, target: &Digest) -> Result<RecordContent>
                 let config = match blob::read(client, &image.config.digest).await {
                     Ok(config) => config,
                     Err(failure) => {
+                        // Without the index: a manifest that is stored must have its configuration, so
+                        // absence is damage.
                         return RecordContent::of_failure(client, failure, &image.config.digest, None).await;
                     }
                 };

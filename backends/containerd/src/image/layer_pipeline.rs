@@ -216,6 +216,7 @@ impl LayerPipeline {
 
     async fn download_all(self: &Arc<Self>) -> Result<()> {
         let notifiers = std::mem::take(&mut *self.download_notifiers.lock());
+        // The layers of an archive are written by the import already, and only checked here, one by one.
         let at_once = match &self.source {
             LayerSource::Registry(downloads) => downloads.at_once,
             LayerSource::Archive { .. } | LayerSource::Stored => 1,
@@ -334,6 +335,7 @@ impl LayerPipeline {
         let layers = Arc::clone(self);
         async move {
             let key = (layers.plan.snapshotter.clone(), layers.chain[number].clone());
+            // Boxed because it recurses: a snapshot needs that of the layer below.
             let start = || Arc::clone(&layers).make_snapshot(number).boxed();
             layers.join_or_start(&layers.inflight.snapshots, key, start).await.map(drop)
         }
@@ -364,6 +366,7 @@ impl LayerPipeline {
             self.wait_downloaded(number).await?;
             return Ok(self.unpack_on(below, number, &target).await?);
         }
+        // Unpacked while the layers below are; only the commit has to wait for the parent.
         let (detached, ()) = try_join(self.unpack_detached(number, &target), parent).await?;
         match detached {
             Some(extract) => Ok(target.commit_rebased(extract, below).await?),

@@ -51,6 +51,7 @@ impl LayerSync {
         let worst = |is_it: fn(&ChainState) -> bool| states.iter().find(|state| is_it(state)).cloned();
         let lost = worst(|state| matches!(state, ChainState::Lost(_)));
         let missing = || worst(|state| *state == ChainState::Incomplete);
+        // Lost layers take precedence: they have to be removed before missing ones are unpacked on them.
         Ok(lost.or_else(missing).unwrap_or(ChainState::Whole))
     }
 
@@ -118,6 +119,7 @@ impl LayerSync {
         ended: &HashSet<String>,
         removed: &(dyn Fn() + Sync),
     ) -> BTreeMap<String, String> {
+        // Views and unpackings of predecessors are not in use: these daemons have ended.
         let ended = |key: &str| ended.contains(key) || is_stale(&self.client, key);
         let LostLayers { removable, in_use } = find_lost_layers(layers, &self.boot, ended);
         let in_use = in_use.into_iter().map(|layer| (layer, "a snapshot on it may be in use".to_owned()));
@@ -165,6 +167,8 @@ fn find_lost_layers(
                 next.extend(children.get(name).into_iter().flatten());
             }
         }
+        // A snapshotter refuses to remove a layer that others are on, so the whole tree is removed or none of
+        // it.
         if tree.iter().all(|name| layers[*name].committed || ended(name)) {
             removable.extend(tree);
         } else {
@@ -172,9 +176,11 @@ fn find_lost_layers(
         }
     }
     let depth = |name: &str| {
+        // `take` ends the walk if a damaged database has a circle of parents.
         std::iter::successors(layers.get(name), |layer| layers.get(&layer.parent)).take(layers.len()).count()
     };
     let mut removable: Vec<String> = removable.into_iter().map(str::to_owned).collect();
+    // Children first: a snapshot with children cannot be removed.
     removable.sort_by_key(|name| std::cmp::Reverse(depth(name)));
     LostLayers { removable, in_use }
 }

@@ -155,6 +155,7 @@ impl AwaySnapshotters {
         let answer =
             tokio::time::timeout(ANSWER_LIMIT, question).await.map_err(late).and_then(|answer| answer);
         if answer.is_err() {
+            // A containerd that does not answer at all must not count against the snapshotter.
             client.check_version().await?;
         }
         self.keep(snapshotter, answer.as_ref().err());

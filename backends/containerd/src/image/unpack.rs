@@ -102,6 +102,7 @@ impl UnpackTarget {
                 reach(CrashPoint::LayerPrepared);
                 Ok(Some(ActiveSnapshot { key, mounts: response.mounts }))
             }
+            // The key is random, so that only the snapshot of the label can exist.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
             Err(error) => Err(error),
         }
@@ -165,6 +166,7 @@ impl UnpackTarget {
             }
         }
         reach(CrashPoint::LayerUnpacked);
+        // Also after `AlreadyExists`: the other client may not have labelled this blob.
         let label = HashMap::from([("containerd.io/uncompressed".to_owned(), self.diff_id.to_string())]);
         add_labels(&self.client, &self.layer.digest, label).await
     }

@@ -56,6 +56,7 @@ impl UsageCache {
         });
         let mut usage = Vec::new();
         for (snapshotter, measured) in try_join_all(measured).await? {
+            // Has an entry even if it does not answer: the content store counts towards it.
             let is_default = snapshotter == snapshotters.default;
             let Some((used_bytes, inodes_used)) = (match measured {
                 Some((bytes, inodes)) => Some((bytes, Some(inodes))),

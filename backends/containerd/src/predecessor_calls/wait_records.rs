@@ -75,6 +75,7 @@ impl PredecessorCalls {
         let path = self.context.layout.waits().join(id);
         let text = WaitRecord::from_wait(wait, &self.context.boot, monotonic_now()).text();
         create_private_dir(&self.context.layout.waits()).await?;
+        // Not replaced by a rename: a record that was cut off is ignored, and the wait begins again.
         tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))?;
         reach(CrashPoint::WaitNoted);
         Ok(())
@@ -148,6 +149,7 @@ impl Cleanup for StaleWaitCleanup {
     fn run(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             let calls = upgrade(&self.calls)?;
+            // A call about the same id may have been found since: its record is in use.
             if calls.shims.predecessor_calls.contains(&self.id) {
                 return Ok(());
             }

@@ -125,6 +125,7 @@ impl Sandboxes {
         self.context.faults.reach(CrashPoint::InfraStarted)?;
         if entry.record.shared_pid {
             pin_pid(started.pid, &entry.dirs).await?;
+            // After the pin: a process that runs now had this id when its namespace was pinned.
             self.assert_runs(&id, started.pid).await?;
             self.context.faults.reach(CrashPoint::InfraPinned)?;
         }

@@ -82,6 +82,7 @@ impl ShimAddress {
     fn in_bundle(bundle: &Path) -> Option<Self> {
         match fs::read(bundle.join("bootstrap.json")) {
             Ok(text) => Self::from_bootstrap(&serde_json::from_slice(&text).ok()?),
+            // Shims before `bootstrap.json` speak version 2, and have the address alone.
             Err(_) => Self::new(&fs::read_to_string(bundle.join("address")).ok()?, 2),
         }
     }

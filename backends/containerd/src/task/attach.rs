@@ -57,6 +57,7 @@ impl Attachments {
             )));
         }
         let stdout = self.live_output(&entry, Stream::Stdout, spec.stdout).await?;
+        // A terminal merges both streams into standard output.
         let stderr = self.live_output(&entry, Stream::Stderr, spec.stderr && !tty).await?;
         let stdin = if spec.stdin && stdin { Some(self.attach_input(&entry).await?) } else { None };
         Ok(Attachment { stdin, stdout, stderr })
@@ -115,10 +116,13 @@ impl Attachments {
         let ends = entry.record().stdin_ends_on_detach();
         if ends {
             let path = entry.dirs.input_taken();
+            // Before the client gets its input: a daemon that is killed from here on leaves the file to its
+            // successor, which ends the input.
             tokio::fs::write(&path, "").await.map_err(|fault| io_error("write", &path, fault))?;
             reach(CrashPoint::InputTaken);
         }
         let mut inputs = entry.inputs.lock();
+        // Ended by another client while the file was written.
         if inputs.ended {
             return Ok(Box::new(StdinWriter::closed()));
         }
@@ -138,6 +142,7 @@ impl Attachments {
     pub(crate) fn end_input(self: &Arc<Self>, entry: &Arc<TaskEntry>) {
         {
             let mut inputs = entry.inputs.lock();
+            // One call of `CloseIO` is enough, whoever ended the input first.
             if std::mem::replace(&mut inputs.ended, true) {
                 return;
             }
@@ -178,6 +183,7 @@ impl Attachments {
 fn open(path: &Path) -> Result<Option<pipe::Sender>> {
     match pipe::OpenOptions::new().open_sender(path) {
         Ok(pipe) => Ok(Some(pipe)),
+        // `ENXIO`: a FIFO without readers cannot be opened for writing without blocking.
         Err(fault) if fault.raw_os_error() == Some(Errno::ENXIO as i32) => Ok(None),
         Err(fault) => Err(io_error("open", path, fault)),
     }

@@ -49,10 +49,12 @@ impl Tasks {
         let entry = self.table.get(id)?;
         let _guard = entry.lock_limits().await;
         let change = self.plan_change(&entry, update).await?;
+        // The next start applies the limits on record, so that nothing can differ.
         if !entry.runs() {
             self.persist_change(&entry, &change).await?;
             return Ok(entry.record().details());
         }
+        // Before the first effect: from here on the limits in force may differ from the record.
         write_limits_marker(&entry, change.score).await?;
         let Err(error) = self.change(&entry, &change).await else {
             return remove_limits_marker(&entry).await.map(|()| entry.record().details());
@@ -273,6 +275,7 @@ fn replace_limits(stored: &mut Value, limits: &Value) {
     for key in LIMITS {
         match limits.get(key) {
             Some(limit) => drop(stored.insert(key.to_owned(), limit.clone())),
+            // A limit that was removed must not stay from before.
             None => drop(stored.remove(key)),
         }
     }

@@ -104,6 +104,7 @@ impl Compute {
             }
         }
         match self.conflict(&holder).or_else(|| self.overlap(&holder)) {
+            // A conflict is warned of once, not with each update of the task.
             Some(refusal) if self.warned.get(&holder.owner) != Some(&refusal) => {
                 self.warned.insert(holder.owner, refusal.clone());
                 warnings.push(refusal);
@@ -174,6 +175,7 @@ impl Compute {
     pub fn conflicts(&self) -> Vec<(CpuSet, Holder, Holder)> {
         let mut found = Vec::new();
         for (id, one, cores) in self.exclusive() {
+            // Each pair once.
             for (_, other, theirs) in self.exclusive().filter(|(other, _, _)| *other > id) {
                 let both = cores.intersection(theirs);
                 if one.owner != other.owner && !both.is_empty() {
@@ -207,6 +209,7 @@ impl Compute {
         let now = self.reserved.values().fold(Reserved::default(), |sum, own| sum.plus(*own));
         let before = self.tasks.get(&id).map(|holder| holder.reserved).unwrap_or_default();
         let then = now.minus(before).plus(asks.reserved);
+        // A change that lowers the sum is never refused, even while it exceeds the capacity.
         let over = |now: u64, then: u64, most: u64| {
             then > most && then > now && (now <= most || self.policy == Overcommit::Enforce)
         };

@@ -37,6 +37,7 @@ where
         loop {
             at = match at {
                 StreamState::Begin(first) => {
+                    // The link opens a session with the daemon only once a call needs one.
                     link.need();
                     let up = match (tokio::time::timeout(GRACE, link.session()).await, first) {
                         (Ok(up), _) => up,

@@ -186,6 +186,7 @@ async fn read<T: Send + 'static>(
     let permit = READ_PERMITS.acquire().await;
     let permit = permit.map_err(|closed| Error::internal(format!("wait for {what}")).with_source(closed))?;
     threads::bulk(move || {
+        // Held by the thread: it continues if the caller is dropped, and still counts.
         let _until_it_ends = permit;
         work()
     })

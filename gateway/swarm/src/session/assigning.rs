@@ -27,6 +27,7 @@ impl Session<'_> {
             };
             let (mut messages, mut message) = match connection.answer(CALL, ASSIGNMENTS_LIMIT, opened).await {
                 Ok(opened) => opened,
+                // A manager of 2016 lacks the call.
                 Err(Error::Refused { status, .. }) if status.code() == Code::Unimplemented => {
                     return self.tasks(assigned).await;
                 }
@@ -106,6 +107,7 @@ impl Session<'_> {
                 | Change::ConfigGone(_) => None,
             })
             .collect();
+        // Applied before the volumes are reported, in the order that the changes demand.
         self.context.executor.apply(changes).await;
         for updates in gone.chunks(VOLUMES_MAX) {
             let request =

@@ -269,6 +269,7 @@ impl<'t> Parser<'t> {
                     return Err(TemplateError::new(at, "\"(\" is not closed"));
                 }
                 let names = match tokens.front_mut() {
+                    // `(...).Name` is a field of the group; after a blank it would be an operand of its own.
                     Some((_, Token::Path { names, attached: true })) => std::mem::take(names),
                     Some(_) | None => Vec::new(),
                 };

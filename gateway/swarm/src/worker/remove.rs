@@ -49,6 +49,7 @@ impl Worker {
             scope.remove_task(&task.id.to_string()).await?;
         }
         if let Some(sandbox) = &sandbox {
+            // After the task, which has them mounted.
             for volume in Record::of(&sandbox.meta).anonymous_volumes {
                 scope.remove_volume(volume).await?;
             }

@@ -62,6 +62,7 @@ impl Attachments {
                 .filter(|(_, checks)| **checks >= FULL_CHECKS)
                 .map(|(path, _)| path.clone())
                 .collect();
+            // Counted from zero again, so that a FIFO with a slow reader is not searched for at every check.
             full.retain(|path, _| !long.contains(path));
             if !long.is_empty() {
                 let unread = blocking(move || Ok(without_readers(long))).await.unwrap_or_default();
@@ -125,10 +126,12 @@ fn without_readers(paths: Vec<PathBuf>) -> Vec<PathBuf> {
 /// The files with a path that a process has open for reading.
 fn fifos_read_by(process: &Path) -> Vec<FileId> {
     let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    // Sockets and anonymous pipes have links such as `pipe:[1]`, which lead to no path.
     let named = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target.is_absolute()));
     let readable = named.filter(|fd| {
         let text = std::fs::read_to_string(process.join("fdinfo").join(fd.file_name())).unwrap_or_default();
         let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+        // The kernel prints the flags in octal.
         let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
         flags.is_some_and(|flags| flags & O_ACCMODE != O_WRONLY)
     });

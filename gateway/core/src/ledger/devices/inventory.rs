@@ -121,6 +121,7 @@ impl Devices {
     fn rename_slots(&mut self) {
         let old = |slot: &String| self.held_slots(slot) != std::slice::from_ref(slot);
         let leases: Vec<_> = self.leases.iter().filter(|(_, lease)| lease.slots.iter().any(old)).collect();
+        // Copied, because `record` changes the map.
         let leases: Vec<_> = leases.into_iter().map(|(token, lease)| (*token, lease.clone())).collect();
         for (token, lease) in leases {
             self.record(token, lease);
@@ -153,6 +154,7 @@ fn succeeds(device: &Device, gone: &Device) -> bool {
 /// Returns the reservation of a task with these devices, if some are named by ids of an earlier version.
 fn reserve_by_name(known: &Inventory, slots: &[String]) -> Result<Reservation> {
     known.reserve(slots).map_err(|error| {
+        // A device that is gone may come back: the request is valid, and may be retried.
         if error.kind() == ErrorKind::NotFound { Error::failed_precondition(error.report()) } else { error }
     })
 }
