@@ -1,7 +1,7 @@
 //! Rotates the logs of tasks: kubelets and Nomad's agents rotate theirs, a swarm's managers do not.
 //!
 //! ```text
-//!  larger than it may be ─► its file is renamed ─► the oldest files are removed ─► the logkeeper reopens the log
+//!  larger than allowed ─► its file is renamed ─► the oldest files are removed ─► the logkeeper reopens the log
 //! ```
 //!
 //! The next pass detects what a kill or a failure left in between. A log without a file was renamed, and is

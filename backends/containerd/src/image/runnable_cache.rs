@@ -96,7 +96,7 @@ impl RunnableCache {
         if state.generation != *generation {
             return;
         }
-        // Cleared as a whole: an entry costs few calls to make again, and no order has to be kept.
+        // Cleared as a whole, so that no order of use has to be kept.
         if state.by_key.len() >= MAX_ENTRIES {
             state.by_key.clear();
         }
