@@ -4,6 +4,21 @@
 //! nothing half done; concurrent callers of the same operation share one run ([`crate::singleflight`]). An
 //! object whose creation outlived its caller stays in the table: the retry finds it under its name. A start
 //! does not outlive its last caller: it is given up, and its program does not run on.
+//!
+//! Calls at the same time are ordered by what they share, each lock in the order of the calls:
+//!
+//! | calls | order |
+//! |---|---|
+//! | two creations under one name | one run (`new_sandboxes`, `new_tasks`); another configuration is refused |
+//! | start, update, checkpoint, removal of one task | `task_locks`; `TaskState::apply` refuses what does not fit |
+//! | a stop, and anything else on the task | it waits for a start in flight, and takes no lock while it waits for the exit; later stops send no second stop signal. A removal stops first, then takes the lock, and stops again if a start came first |
+//! | a command, and the end of its task | none: it is refused when the task does not run, and ends with it |
+//! | stop, start, note, removal of one sandbox | `sandbox_locks`; its network is attached and detached under it |
+//! | a stop of a sandbox, and a creation of a task in it | from the stop on the table adds none; the stop waits for creations in flight, and one that ends later removes its task again |
+//! | a removal of an image, and a creation of a task from it | images of tasks in creation count as used |
+//! | two leases of devices for one owner | `lease_locks`, until the lease is on disk |
+//! | claims of one host port, core or device | the ledger; who comes second is refused, with the holder |
+//! | a stop of the daemon, and everything | [`Gateway::shut_down`]; what is left when the time is over is as after a kill |
 
 use std::sync::Arc;
 use std::time::Duration;

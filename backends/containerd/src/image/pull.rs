@@ -1,5 +1,6 @@
-//! Pulls of images. Concurrent requests for the same image share one pull, which works under a lease and
-//! writes the documents first, then the layers, and the image records last.
+//! Pulls of images. Concurrent requests with the same reference, snapshotter, owner and credentials share one
+//! pull, which works under a lease and writes the documents first, then the layers, and the image records last.
+//! Other pulls share the layers that they have in common ([`super::layer_pipeline`]).
 
 use std::sync::Arc;
 
