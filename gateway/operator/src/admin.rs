@@ -20,8 +20,8 @@
 //! | `/v1/volumes?owner=…` | [`VolumeView`](switchyard_operator_api::VolumeView)s as JSON; on the unix socket only |
 //! | `DELETE /v1/volumes/{owner}/{name}` | removes a named volume that no task has, 204; on the unix socket only |
 //! | `/v1/swarm` | a [`SwarmView`](switchyard_operator_api::SwarmView) as JSON: the node's part in a Docker swarm; on the unix socket only |
-//! | `POST /v1/swarm/join` | joins a swarm, as the JSON in the body says: the same, or 202 while it goes on; on the unix socket only |
-//! | `DELETE /v1/swarm` | leaves the swarm: likewise; on the unix socket only |
+//! | `POST /v1/swarm/join` | joins a swarm, as the JSON in the body says: the same, or 202 while it continues; on the unix socket only |
+//! | `DELETE /v1/swarm` | leaves the swarm: the same; on the unix socket only |
 //! | `POST /v1/page` | a [`PageLinkView`](switchyard_operator_api::PageLinkView) as JSON: a link that opens the status page once; on the unix socket only |
 //! | `/v1/operations` | [`OperationView`](switchyard_operator_api::OperationView)s as JSON: what is in flight; on the unix socket only |
 //! | `/v1/events?run=…&after=…&owner=…&wait=…` | an [`EventPage`](switchyard_operator_api::EventPage) as JSON: what happened after an event; if nothing has, waits for so many seconds; on the unix socket only |

@@ -25,10 +25,10 @@ mod sink;
 pub use line::AuditLine;
 use sink::Sink;
 
-/// How many lines may wait to be written.
+/// Maximum number of lines that wait to be written.
 const QUEUE: usize = 4096;
 
-/// How long the last lines may take to be written when the daemon ends.
+/// Time for the last lines to be written when the daemon ends.
 const FLUSH: Duration = Duration::from_secs(2);
 
 /// The socket of systemd's journal.
@@ -45,7 +45,7 @@ struct Recorder {
     exec_sync: Reloadable<bool>,
     owners: Owners,
     counts: Arc<Counts>,
-    /// When it is logged that lines are lost because the queue is full.
+    /// Pace at which lines lost to a full queue are logged.
     loss: LogPace,
 }
 
@@ -64,7 +64,7 @@ enum Message {
     Flush(mpsc::Sender<()>),
 }
 
-/// How many lines there were since the daemon started.
+/// Numbers of lines since the daemon started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuditCounts {
     /// The lines that were written.

@@ -17,15 +17,15 @@ pub struct AdminConfig {
     pub hosts: Vec<String>,
     /// A group, by name or number, whose members may read on the unix socket.
     pub socket_group: Option<String>,
-    /// How many connections each listener serves at once.
+    /// Maximum number of connections of each listener.
     pub max_connections: usize,
-    /// How long a new connection may take for the head of its first request, in seconds.
+    /// Time in which a new connection has to send the head of its first request, in seconds.
     pub header_timeout_seconds: u64,
-    /// How long a connection may be idle, in seconds.
+    /// Time for which a connection may be idle, in seconds.
     pub idle_timeout_seconds: u64,
     /// The maximum size of a request's head, in bytes.
     pub max_header_bytes: usize,
-    /// Which listeners serve the metrics of containers, with the names of their pods and jobs.
+    /// The listeners that serve the metrics of containers, with the names of their pods and jobs.
     pub container_metrics: ContainerMetrics,
     /// The address of a listener for metrics and health alone; `None`: there is none. The address in use is
     /// in `<run>/metrics.addr`.
@@ -40,7 +40,7 @@ pub struct AdminConfig {
     pub metrics_bearer_token_file: Option<PathBuf>,
 }
 
-/// Where the metrics of containers are served.
+/// The listeners that serve the metrics of containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContainerMetrics {
@@ -82,19 +82,19 @@ impl AdminConfig {
     }
 }
 
-/// Where the audit log is written, and what it contains.
+/// Target and content of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditConfig {
-    /// Where its lines are written.
+    /// Target of the lines.
     pub to: AuditTarget,
     /// Its file, if it is written to one.
     pub file: PathBuf,
-    /// Whether commands that run to their end, as probes do, are recorded too.
+    /// True if commands that run to their end, as probes do, are recorded too.
     pub exec_sync: bool,
 }
 
-/// Where the audit log is written.
+/// A target of the audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AuditTarget {

@@ -20,8 +20,8 @@ mod reading;
 
 pub use reading::{ContainerReading, SandboxTraffic, TaskUsage};
 
-/// The labels of a pod's samples. They are written even if they are empty: queries tell the samples of a pod
-/// from those of its containers by the empty name of the container.
+/// The labels of a pod's samples. They are written even if they are empty: queries distinguish the samples of
+/// a pod from those of its containers by the empty name of the container.
 const POD_LABELS: [&str; 4] = ["pod", "namespace", "container", "image"];
 
 /// The running containers of one owner with their readings.

@@ -1,5 +1,5 @@
-//! What the components of the daemon report to operators, and what operators change on them: the configuration, processes, and
-//! the node's part in a swarm. The daemon implements these traits.
+//! The operator's view of the daemon's components: their reports, and what can be changed: configuration,
+//! processes and membership of a swarm. The daemon implements these traits.
 
 use std::io;
 use std::sync::Arc;
@@ -50,17 +50,17 @@ pub trait ConfigControl: Send + Sync + 'static {
     /// The configuration in force as TOML, without secrets; `with_origins` adds the source of each value.
     fn dump(&self, with_origins: bool) -> String;
 
-    /// Reloads it and returns what changed. If it is dropped, the reload goes on.
+    /// Reloads it and returns what changed. If the future is dropped, the reload continues.
     ///
     /// # Errors
     /// [`ReloadFailure`]; the former configuration is in force then.
     fn reload(&self) -> BoxFuture<'_, std::result::Result<Arc<ReloadReport>, ReloadFailure>>;
 }
 
-/// Why the configuration was not reloaded.
+/// Reason why the configuration was not reloaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReloadFailure {
-    /// Whether the files have to be changed before the next attempt.
+    /// True if the files have to be changed before the next attempt.
     pub is_refusal: bool,
     /// The reason.
     pub text: String,
@@ -71,20 +71,20 @@ pub trait SwarmControl: Send + Sync + 'static {
     /// Its state, for display.
     fn view(&self) -> SwarmView;
 
-    /// Joins a swarm. If it is dropped, the join goes on.
+    /// Joins a swarm. If the future is dropped, the join continues.
     ///
     /// # Errors
     /// `InvalidArgument` for a request that cannot be right; no text shows the token. Otherwise those of the join.
     fn join(&self, request: SwarmJoin) -> BoxFuture<'_, Result<()>>;
 
-    /// Leaves the swarm. If it is dropped, the leave goes on.
+    /// Leaves the swarm. If the future is dropped, the leave continues.
     ///
     /// # Errors
     /// `FailedPrecondition` if the node is in no swarm; otherwise those of the leave.
     fn leave(&self) -> BoxFuture<'_, Result<()>>;
 }
 
-/// Why a part was not restarted.
+/// Reason why a part was not restarted.
 #[derive(Debug, thiserror::Error)]
 pub enum RestartError {
     /// The daemon does not manage the process, and no service of systemd does.
@@ -114,7 +114,7 @@ pub enum RestartError {
     Refused {
         /// The unit.
         unit: String,
-        /// What systemctl printed.
+        /// Output of systemctl.
         text: String,
     },
     /// No new process served in time.
@@ -122,7 +122,7 @@ pub enum RestartError {
     Deadline {
         /// The part.
         name: &'static str,
-        /// How long it may take.
+        /// Time limit of the restart.
         limit: Duration,
         /// Its state.
         state: String,

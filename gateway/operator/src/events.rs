@@ -1,9 +1,9 @@
-//! The latest events of the node, for people: what happened to sandboxes and tasks, and which requests for
-//! devices, ports, processors or memory were refused.
+//! The latest events of the node, for people: changes of sandboxes and tasks, and refused requests for
+//! devices, ports, processors or memory.
 //!
 //! They are kept in memory, in a ring that is bounded in number and size, and are gone when the daemon ends.
-//! Whoever follows them asks for those after the last one it knows ([`EventLog::after`]), and is told if some
-//! of them were lost meanwhile.
+//! A follower requests the events after the last one that it knows ([`EventLog::after`]); the answer reports
+//! whether some were lost meanwhile.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -22,7 +22,7 @@ mod ring;
 
 use ring::Ring;
 
-/// How many events are answered at a time.
+/// Maximum number of events in an answer.
 const PAGE: usize = 500;
 
 /// The latest events. Clones share them.
@@ -34,7 +34,7 @@ struct EventStore {
     ring: Mutex<Ring>,
     /// The number of the latest event.
     latest: watch::Sender<u64>,
-    /// Names this run of the daemon: event numbers begin anew with the next one.
+    /// Names this run of the daemon: event numbers begin again with the next one.
     run: String,
     owners: Owners,
 }

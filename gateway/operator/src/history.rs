@@ -1,4 +1,4 @@
-//! What happens on the node: operations in flight, the audit log, the latest events, and traces.
+//! The history of the node: operations in flight, the audit log, the latest events, and traces.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub struct History {
     pub events: EventLog,
     /// The traces, if they are exported.
     pub traces: Option<Arc<Traces>>,
-    /// What the frontends know of the objects.
+    /// The frontends' knowledge of the objects.
     pub owners: Owners,
 }
 

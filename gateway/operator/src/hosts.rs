@@ -43,7 +43,7 @@ impl KnownHosts {
         Self { listener: listener.ip().to_canonical(), configured }
     }
 
-    /// Whether a request to a listener on loopback may name this host: a known name, or any address.
+    /// Returns whether a request to a listener on loopback may name this host: a known name, or any address.
     #[must_use]
     pub fn accepts(&self, host: &str) -> bool {
         match Host::parse(host) {
@@ -52,8 +52,9 @@ impl KnownHosts {
         }
     }
 
-    /// Whether a browser may ask for the status page under this host: a known name, a loopback address, the address of the
-    /// listener, each address if the listener is on all of them, or a configured address.
+    /// Returns whether a browser may request the status page under this host: a known name, a loopback
+    /// address, the address of the listener, each address if the listener is on all of them, or a configured
+    /// address.
     #[must_use]
     pub fn accepts_browser(&self, host: &str) -> bool {
         let host = Host::parse(host);

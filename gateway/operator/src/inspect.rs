@@ -12,7 +12,7 @@ use switchyard_operator_api::{Disclosure, ImageView, Inspected, InspectionView};
 use crate::find;
 use crate::owners::Owners;
 
-/// How long the backend may take to tell what it knows of an object, and to list the images.
+/// Time for the backend to report its view of an object, and to list the images.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The sandbox or task that is meant by `name`: see `find::object`. If the backend does not answer, the answer has

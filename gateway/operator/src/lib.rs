@@ -1,5 +1,5 @@
-//! What the person who runs a node reads and changes: the admin server with its pages and metrics, the audit log, events, and the
-//! status page for browsers.
+//! The operator's interface of a node: the admin server with its pages and metrics, the audit log, events,
+//! and the status page for browsers.
 //!
 //! ```text
 //! admin ──► node           the objects of all owners, and the parts of the daemon

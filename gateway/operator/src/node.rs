@@ -1,4 +1,4 @@
-//! What the operator's pages show of a node and change on it: the objects of all owners, and the parts of the daemon.
+//! The node on the operator's pages: the objects of all owners, and the parts of the daemon.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use crate::task_logs;
 
 mod backend_parts;
 
-/// How long the files of programs may take to be looked at.
+/// Time for the examination of the programs' files.
 const PROGRAMS_LIMIT: Duration = Duration::from_secs(2);
 
 /// A node, for the pages. No method blocks on the component that it describes.
@@ -39,15 +39,15 @@ pub struct Node {
     files: BlockingPool,
 }
 
-/// What the pages are about.
+/// The sources of the pages.
 pub struct NodeSources {
     /// The objects of all owners, devices and images.
     pub gateway: Gateway,
-    /// What frontends know of these objects.
+    /// The frontends' knowledge of these objects.
     pub owners: Owners,
     /// The client of the logkeeper.
     pub logs: Client,
-    /// Why the last attempt to recover has failed; `None` before one has.
+    /// Error of the last failed recovery; `None` before one has failed.
     pub recovery_error: watch::Receiver<Option<String>>,
     /// The processes that the daemon needs, in the order of display.
     pub processes: Vec<Arc<dyn RestartableProcess>>,
@@ -217,7 +217,7 @@ impl Node {
         DevicesView::of(&self.gateway().ledger_report(), self.sources.plugins.view())
     }
 
-    /// What people call the sandbox with this id; `None` if there is none.
+    /// The display name of the sandbox with this id; `None` if there is none.
     fn display_name(&self, sandbox: &str) -> Option<String> {
         let id = sandbox.parse().ok()?;
         let mut found =

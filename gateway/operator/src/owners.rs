@@ -1,5 +1,5 @@
-//! What the frontends know of the objects of their owners, from what they have stored with them: the names that people use,
-//! annotations, and where logs are.
+//! The frontends' knowledge of the objects of their owners, from what they have stored with them: display
+//! names, annotations, and the locations of logs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::spec::Meta;
 use switchyard_logkeeper::reader::LogLocation;
 
-/// What a frontend knows of the objects of its owner. The default is for an owner without a frontend.
+/// A frontend's knowledge of the objects of its owner. The default is for an owner without a frontend.
 #[derive(Debug, Clone, Copy)]
 pub struct OwnerFunctions {
     /// The names of a sandbox, or of a task in it.
     pub names: fn(&Meta, Option<&Meta>) -> Names,
     /// The annotations of a sandbox, or of a task in it, as they were requested: their values may be secret.
     pub annotations: fn(&Meta, Option<&Meta>) -> BTreeMap<String, String>,
-    /// Where the log of a task is, or why there is none.
+    /// Returns the location of a task's log, or why there is none.
     pub log: fn(&Sandbox, &Task) -> Result<LogLocation, &'static str>,
 }
 
@@ -54,7 +54,7 @@ impl Owners {
         (self.of(sandbox.owner).annotations)(sandbox, task)
     }
 
-    /// Where the log of a task is, or why there is none.
+    /// Returns the location of a task's log, or why there is none.
     ///
     /// # Errors
     /// The reason.

@@ -5,7 +5,7 @@
 pub struct Part {
     /// Its name, one word.
     pub name: &'static str,
-    /// Whether the node is not ready without it.
+    /// True if the node is not ready without it.
     pub needed: bool,
     /// Its condition.
     pub condition: Condition,
@@ -33,13 +33,13 @@ impl Part {
         Self { name, needed: false, condition }
     }
 
-    /// Whether it works.
+    /// Returns whether it works.
     #[must_use]
     pub const fn is_up(&self) -> bool {
         matches!(self.condition, Condition::Up(_))
     }
 
-    /// Whether the node is not ready because of it.
+    /// Returns whether the node is not ready because of it.
     #[must_use]
     pub const fn blocks_readiness(&self) -> bool {
         self.needed && !self.is_up()

@@ -1,4 +1,4 @@
-//! Where the log of a task is.
+//! The location of a task's log.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use tokio::time::timeout;
 use crate::find;
 use crate::owners::Owners;
 
-/// How long the logkeeper may take to answer. Pages wait for 2 s.
+/// Time for the logkeeper to answer. Pages wait for 2 s.
 const LOGKEEPER_LIMIT: Duration = Duration::from_secs(1);
 
-/// Where the log of a task is, which is given as `find::task` takes it.
+/// Returns the location of the log of a task, which is given as `find::task` takes it.
 ///
 /// # Errors
 /// Those of `find::task`.
@@ -45,7 +45,7 @@ pub async fn find(gateway: &Gateway, owners: &Owners, logs: &Client, word: &str)
     })
 }
 
-/// Whether all output of an exited task is in its log; `false` also if the logkeeper does not answer in time.
+/// Returns whether all output of an exited task is in its log; `false` also if the logkeeper is late.
 async fn is_complete(logs: &Client, id: &str) -> bool {
     // The client waits longer for a logkeeper that is started again, and the caller does not.
     match timeout(LOGKEEPER_LIMIT, logs.keeps(id)).await {
@@ -61,7 +61,7 @@ async fn is_complete(logs: &Client, id: &str) -> bool {
     }
 }
 
-/// Where a log is, or why there is none, for display.
+/// The location of a log, or why there is none, for display.
 fn log_view(log: std::result::Result<LogLocation, &str>) -> LogView {
     match log {
         Ok(LogLocation::Cri { root, path }) => LogView::Cri { root, path },

@@ -1,4 +1,4 @@
-//! Who may do what on the admin socket: the one place that decides it.
+//! Access control of the admin socket: the only place that decides it.
 //!
 //! The mode of the socket and its listener admit root, the user of the daemon and the members of
 //! `admin.socket_group`. Root and the user of the daemon may do everything. Members may read, except what may be
@@ -22,7 +22,7 @@ pub(super) async fn admit(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Whether the caller of the current request may do what is root's alone; `what` says what that is, for the
+/// Refuses the current request unless its caller may do what is reserved to root; `what` names that in the
 /// refusal.
 pub(super) fn demand_root(what: &str) -> Result<(), Box<Response>> {
     let caller = Caller::current();
@@ -37,8 +37,8 @@ pub(super) fn demand_root(what: &str) -> Result<(), Box<Response>> {
     Err(Box::new(text(StatusCode::FORBIDDEN, why)))
 }
 
-/// Whether a peer with this user may do everything; `own` is the user of the daemon. A peer whose user is not
-/// known may not. Pure.
+/// Returns whether a peer with this user may do everything; `own` is the user of the daemon. A peer with an
+/// unknown user may not. Pure.
 pub(super) const fn is_root(uid: Option<u32>, own: u32) -> bool {
     match uid {
         Some(uid) => uid == 0 || uid == own,

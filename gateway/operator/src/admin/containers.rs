@@ -27,7 +27,7 @@ use crate::metrics::CONTENT_TYPE as METRICS_TYPE;
 
 const PATH: &str = "/metrics/containers";
 
-/// Whose containers are asked for.
+/// The owner whose containers are requested.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct ContainersQuery {
@@ -110,7 +110,7 @@ fn page(chunks: Chunks, is_gzip: bool) -> Response {
     answer
 }
 
-/// Whether the client names gzip as an encoding that it accepts.
+/// Returns whether the client names gzip as an encoding that it accepts.
 fn accepts_gzip(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|coding| {

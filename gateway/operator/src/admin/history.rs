@@ -26,7 +26,7 @@ async fn operations(State(pages): State<ListenerPages>) -> Response {
     json(&pages.admin.history.in_flight().collect::<Vec<_>>())
 }
 
-/// Which events are asked for.
+/// The events that are requested.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct EventQuery {

@@ -15,7 +15,7 @@ use crate::hosts::KnownHosts;
 /// The only page that takes a body.
 pub(super) const JOIN_PATH: &str = "/v1/swarm/join";
 
-/// Which host names a listener accepts.
+/// The host names that a listener accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hosts {
     /// Addresses, and the known names.
@@ -25,7 +25,7 @@ pub enum Hosts {
 }
 
 impl Hosts {
-    /// What is accepted on a TCP listener, with `configured` names and addresses of the node.
+    /// Returns the hosts that a TCP listener accepts, with `configured` names and addresses of the node.
     #[must_use]
     pub fn of(listener: SocketAddr, configured: &[String]) -> Self {
         if listener.ip().to_canonical().is_loopback() {
@@ -87,8 +87,8 @@ fn misdirected(host: &str) -> (StatusCode, String) {
     (StatusCode::MISDIRECTED_REQUEST, why)
 }
 
-/// Whether a page may read the body of this request, within its own limit. A listener that does not have the page does
-/// not read the body.
+/// Returns whether a page may read the body of this request, within its own limit. A listener that does not
+/// have the page does not read the body.
 fn takes_body(request: &Request<impl Body>) -> bool {
     request.method() == Method::POST && request.uri().path() == JOIN_PATH
 }

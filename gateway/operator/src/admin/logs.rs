@@ -1,4 +1,4 @@
-//! The page that tells where the log of a task is.
+//! The page with the location of a task's log.
 
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::answers::{json, status_of, text};
 use super::pages::{COUNT_LIMIT, ListenerPages};
 
-/// Which task is asked for.
+/// The task that is requested.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LogOfTask {

@@ -21,7 +21,7 @@ use super::access;
 use super::answers::{json, owner_named, status_of, text};
 use super::pages::ListenerPages;
 
-/// How long an answer waits for the removal of a volume, which goes on after that.
+/// Time for which an answer waits for the removal of a volume, which continues after that.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(20);
 
 pub(super) fn routes() -> Router<ListenerPages> {
@@ -34,14 +34,14 @@ pub(super) fn routes() -> Router<ListenerPages> {
         .route("/v1/devices", get(devices))
 }
 
-/// Whose objects are listed; all if it is missing.
+/// The owner whose objects are listed; all if it is missing.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct OwnerQuery {
     owner: Option<String>,
 }
 
-/// Which object is shown, and whether with what may be secret.
+/// The object that is shown, and whether possible secrets are included.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct InspectQuery {
@@ -102,7 +102,7 @@ async fn remove_volume(
         Ok(Ok(())) => text(StatusCode::NO_CONTENT, String::new()),
         Ok(Err(error)) => failed(&error),
         Err(_) => {
-            let why = format!("the volume is not removed after {REMOVAL_LIMIT:?}: the removal goes on\n");
+            let why = format!("the volume is not removed after {REMOVAL_LIMIT:?}: the removal continues\n");
             text(StatusCode::GATEWAY_TIMEOUT, why)
         }
     }

@@ -32,20 +32,20 @@ use crate::control::SwarmControl;
 use crate::page::{self, LogTail, NodeFacts, NodeQuery, ObjectFacts, StatusPage, TICKET_TIME};
 use crate::task_logs;
 
-/// How long a page waits for a reading of what tasks use, which goes on without it.
+/// Time for which a page waits for the usage of tasks; after that it is rendered without.
 const USAGE_WAIT: Duration = Duration::from_millis(50);
 
-/// How many events, and how many refused requests, a page lists.
+/// Numbers of events and of refused requests that a page lists.
 const EVENTS: usize = 30;
 const REFUSED: usize = 20;
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 
-/// What the page may load: its own style sheet.
+/// Content security policy: a page may load its own style sheet.
 const POLICY: &str = "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// Which part of the node's work is asked for.
+/// The part of the node's work that is requested.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct HomeQuery {
@@ -54,7 +54,7 @@ struct HomeQuery {
     refresh: Option<u64>,
 }
 
-/// How a page of an object is asked for.
+/// Query parameters of an object's page.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct ObjectQuery {
@@ -68,7 +68,7 @@ struct EnterQuery {
     ticket: String,
 }
 
-/// Whether a request is one of a session.
+/// True for a request of a session.
 struct IsOpen(bool);
 
 /// The pages for browsers.
@@ -225,7 +225,7 @@ async fn inspected(pages: &ListenerPages, kind: &str, id: &str) -> Result<Option
     }
 }
 
-/// What belongs to an object.
+/// Collects the facts that belong to an object.
 async fn facts(pages: &ListenerPages, object: InspectionView) -> ObjectFacts {
     let id = Some(object.id.clone());
     let is_task = object.kind == "task";
@@ -264,7 +264,7 @@ async fn log_tail(pages: &ListenerPages, task: &str) -> LogTail {
 async fn read_usage(pages: &ListenerPages) {
     let page = pages.admin.page.clone();
     let keep = move |reading: &ContainerReading| page.usage().keep(reading);
-    pages.admin.containers.tell(&pages.admin.node, USAGE_WAIT, keep).await;
+    pages.admin.containers.pass_to(&pages.admin.node, USAGE_WAIT, keep).await;
 }
 
 const NEW_LINK: &str = "Run `switchyard page` as root on this node for a new link.";

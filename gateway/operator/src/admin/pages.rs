@@ -1,4 +1,4 @@
-//! What the admin pages are made of, and who can reach which of them.
+//! The sources of the admin pages, and the peers that can reach each of them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) const COUNT_LIMIT: Duration = Duration::from_secs(2);
 /// Replaces the reason why a part fails, for clients on the network.
 pub(super) const WITHHELD: &str = "reason withheld: run `switchyard status` as root";
 
-/// Who can reach a listener.
+/// The peers that can reach a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// Every user of the node, and possibly remote clients: they get no names of objects and no text from
@@ -133,7 +133,7 @@ impl AdminPages {
     }
 }
 
-/// Whether the page is served on listeners of this reach.
+/// Returns whether the page is served on listeners of this reach.
 const fn is_served(exposure: ContainerMetrics, reach: Reach) -> bool {
     match (exposure, reach) {
         (ContainerMetrics::Off, _) | (ContainerMetrics::Local, Reach::Network) => false,

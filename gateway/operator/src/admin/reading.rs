@@ -42,20 +42,20 @@ impl LatestReading {
         reading.await
     }
 
-    /// Tells `keep` of such a reading, if it succeeds: within `limit`, or later, after this has returned.
-    pub(super) async fn tell(
+    /// Passes such a reading to `keep` if it succeeds: within `limit`, or later, after this has returned.
+    pub(super) async fn pass_to(
         &self,
         node: &Node,
         limit: Duration,
         keep: impl Fn(&ContainerReading) + Send + 'static,
     ) {
         let reading = self.current(node);
-        let told = |result: Result<Arc<ContainerReading>>| match result {
+        let pass = |result: Result<Arc<ContainerReading>>| match result {
             Ok(reading) => keep(&reading),
             Err(error) => tracing::debug!(error = error.report(), "what tasks use cannot be read"),
         };
         if let Ok(result) = timeout(limit, reading.clone()).await {
-            told(result);
+            pass(result);
             return;
         }
         let going_on = async move {
@@ -77,7 +77,7 @@ impl LatestReading {
             return reading.result.clone();
         }
         let read = node.read_containers();
-        // It goes on although whoever asks disconnects: who asks next, for whom its time runs too, waits for the rest of it.
+        // Others share the reading and its deadline: it continues when the caller disconnects.
         let reading = AbortOnDropHandle::new(tokio::spawn(async {
             match timeout(READING_AGE, read).await {
                 Ok(reading) => reading.map(Arc::new),

@@ -50,11 +50,11 @@ const QUIET: Duration = Duration::from_secs(60);
 /// Limits for the clients of one listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// How many connections may be open at once.
+    /// Maximum number of open connections.
     pub max_connections: usize,
-    /// How long a new connection may take to send the head of its first request.
+    /// Time in which a new connection has to send the head of its first request.
     pub header_timeout: Duration,
-    /// How long a connection may be idle after an answer.
+    /// Time for which a connection may be idle after an answer.
     pub idle_timeout: Duration,
     /// The maximum size of a request's head in bytes; at least 8192.
     pub max_header_bytes: usize,
@@ -147,7 +147,7 @@ async fn accept<L>(
     }
 }
 
-/// What a connection gets, and within which limits.
+/// The pages that a connection is served, and its limits.
 struct ServedPages {
     router: Router,
     hosts: Hosts,
@@ -155,7 +155,7 @@ struct ServedPages {
     caller: Caller,
 }
 
-/// What accepts the connections of one address or socket.
+/// A source of connections: one address or socket.
 pub trait AdminListener: Send {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
@@ -295,18 +295,18 @@ struct ConnectionTable {
     open: Vec<Weak<ConnectionState>>,
     /// Notified when a connection becomes idle.
     freed: Arc<Notify>,
-    /// When a refusal was logged last.
+    /// Time at which a refusal was last logged.
     logged: Option<Instant>,
 }
 
-/// Whose connection it is, as far as limits are concerned.
+/// The peer of a connection, as far as limits are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PeerClass {
     /// Anybody's: of a listener that does not know the users of its peers.
     Anybody,
-    /// Of root, or of the user of the daemon.
+    /// Root, or the user of the daemon.
     Root,
-    /// Of another user, by its number.
+    /// Another user, by its number.
     User(u32),
 }
 
@@ -351,18 +351,18 @@ impl ConnectionTable {
         Self { limit: limit.max(1), open: Vec::new(), freed: Arc::new(Notify::new()), logged: None }
     }
 
-    /// Whether a connection may be accepted: the limit is not reached, or an idle connection can be closed.
+    /// Returns whether a connection may be accepted: there is room, or an idle connection can be closed.
     fn has_room(&mut self) -> bool {
         self.open.retain(|place| place.upgrade().is_some_and(|place| !place.evicted.is_cancelled()));
         self.open.len() < self.limit || self.idle_longest(|_| true).is_some()
     }
 
-    /// How many connections all users but root may have together: an eighth is left to root.
+    /// Maximum number of connections of all users but root together: an eighth is left to root.
     fn limit_of_users(&self) -> usize {
         if self.limit < 2 { self.limit } else { self.limit - (self.limit / 8).max(1) }
     }
 
-    /// How many connections one user may have.
+    /// Maximum number of connections of one user.
     fn limit_of_user(&self) -> usize {
         self.limit_of_users().div_ceil(2)
     }
@@ -454,7 +454,7 @@ impl ConnectionState {
         }
     }
 
-    /// When the connection is closed if its activity does not change.
+    /// Time at which the connection is closed if its activity does not change.
     fn deadline(&self, limits: &Limits) -> Instant {
         let (doing, since) = self.state();
         since

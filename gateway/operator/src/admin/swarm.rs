@@ -25,10 +25,10 @@ use crate::node::Node;
 /// The largest body of a join, in bytes.
 const BODY_MAX: usize = 16 << 10;
 
-/// How long an answer waits for the end of a join or leave. After that it says that it is still going on.
+/// Time for which an answer waits for the end of a join or leave. After that it says that the work continues.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// What the pages are about.
+/// The state of the swarm's pages.
 #[derive(Clone)]
 struct SwarmPages {
     node: Arc<Node>,
@@ -41,7 +41,7 @@ pub(super) fn routes<S>(node: Arc<Node>) -> Router<S> {
         .with_state(SwarmPages { node })
 }
 
-/// Why a join is not even begun.
+/// Reason why a join is not begun.
 type Refusal = (StatusCode, String);
 
 async fn status(State(pages): State<SwarmPages>) -> Response {
@@ -93,7 +93,7 @@ fn parse(body: &Bytes) -> Result<SwarmJoin, Refusal> {
     })
 }
 
-/// The answer after a join or leave: how the node is then, or, after a while, that it goes on.
+/// The answer after a join or leave: the state of the node, or, after a while, that the work continues.
 async fn answer(swarm: &dyn SwarmControl, work: BoxFuture<'_, switchyard_core::Result<()>>) -> Response {
     match timeout(WAIT, work).await {
         Ok(Ok(())) => json(&swarm.view()),

@@ -22,13 +22,13 @@ const SHORTEST: usize = 16;
 /// The longest token, and thus the most of a file that is read, apart from white space around it.
 const LONGEST: usize = 1024;
 
-/// How much white space around the token a file may have, in bytes.
+/// Maximum white space around the token in a file, in bytes.
 const MARGIN: usize = 16;
 
 /// The mode bits that the file may not have: only its owner may write it, and others have no access.
 const FORBIDDEN: u32 = 0o027;
 
-/// Why a file has no usable token. No text contains a part of it.
+/// Reason why a file has no usable token. No text contains a part of it.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use the bearer token in {}", path.display())]
 pub struct TokenError {
@@ -39,7 +39,7 @@ pub struct TokenError {
     pub reason: TokenFault,
 }
 
-/// What is wrong with a file or the token in it.
+/// A fault of a token file or of the token in it.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFault {
     /// It cannot be opened or read.
@@ -48,7 +48,7 @@ pub enum TokenFault {
     /// It is a directory, a FIFO or the like.
     #[error("it is no regular file but {found}")]
     NotAFile {
-        /// What it is, with an article.
+        /// Type of the file, with an article.
         found: &'static str,
     },
     /// Users who may read it would know the token, and those who may write it could choose it.
@@ -121,7 +121,7 @@ impl BearerToken {
         *self.0.write() = new;
     }
 
-    /// Whether a request presents the token, in its only `Authorization` header.
+    /// Returns whether a request presents the token, in its only `Authorization` header.
     #[must_use]
     pub fn is_presented(&self, headers: &HeaderMap) -> bool {
         let mut given = headers.get_all(AUTHORIZATION).iter();
@@ -164,7 +164,7 @@ impl Token {
     }
 }
 
-/// Whether only root, or the daemon's own user, decides on the content of a file, and others cannot read it.
+/// Checks that only root or the daemon's own user can write a file, and that others cannot read it.
 const fn check_access(mode: u32, uid: u32, own: u32) -> Result<(), TokenFault> {
     if mode & FORBIDDEN != 0 {
         return Err(TokenFault::Mode { mode: mode & 0o7777 });

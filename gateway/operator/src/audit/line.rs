@@ -11,15 +11,15 @@ use crate::owners::Owners;
 /// The longest text of an error, in bytes.
 const ERROR_MAX: usize = 512;
 
-/// What is recorded of an operation. Fields that are not known are left out.
+/// The record of one operation. Unknown fields are left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuditLine {
-    /// When it began, as RFC 3339.
+    /// Start of the operation, as RFC 3339.
     pub at: String,
-    /// What it did, for example `create_task`.
+    /// Name of the operation, for example `create_task`.
     pub operation: String,
-    /// Whose objects it changed.
+    /// Owner of the objects that it changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// The id of the sandbox.
@@ -31,7 +31,7 @@ pub struct AuditLine {
     /// The names under which the orchestrator knows them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub names: BTreeMap<String, String>,
-    /// What else identifies the change: an image, the program of a command (never its arguments), a port.
+    /// Further identification: an image, the program of a command (never its arguments), a port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub argument: Option<String>,
     /// The listener that received the request.
@@ -48,7 +48,7 @@ pub struct AuditLine {
     /// The error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// How long it took, in seconds.
+    /// Duration of the operation, in seconds.
     pub seconds: f64,
 }
 

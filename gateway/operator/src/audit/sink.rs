@@ -1,4 +1,4 @@
-//! Where the lines of the audit log are written.
+//! The targets of the audit log: a file, or the journal.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -7,9 +7,9 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long the journal may take to accept a line.
+/// Time for the journal to accept a line.
 const JOURNAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a line is sent again that a signal has interrupted.
+/// Maximum number of repeated sends of a line that signals interrupt.
 const INTERRUPTIONS_MAX: usize = 8;
 
 /// A place for lines.
@@ -125,7 +125,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether a file of this length ends amid a line: its disk was full, or the daemon was killed.
+/// Returns whether a file of this length ends amid a line: its disk was full, or the daemon was killed.
 fn is_torn(file: &File, length: u64) -> io::Result<bool> {
     let Some(last) = length.checked_sub(1) else { return Ok(false) };
     let mut end = [0];
@@ -137,7 +137,7 @@ fn is_torn(file: &File, length: u64) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    /// What comes of a line whose send is interrupted so often, and the number of sends.
+    /// Returns the error of a line whose send is interrupted `times` times, and the number of sends.
     fn interrupted(times: usize) -> (Option<io::ErrorKind>, usize) {
         let mut sends = 0;
         let sent = send_uninterrupted(|| {

@@ -15,7 +15,7 @@ use switchyard_operator_api::{ContainersView, SandboxTrafficView, TaskUsageView}
 /// A reading of all running containers.
 #[derive(Debug)]
 pub struct ContainerReading {
-    /// When it ended.
+    /// End of the reading.
     pub at: SystemTime,
     /// The samples of all metrics.
     pub figures: Arc<Figures>,
@@ -32,7 +32,7 @@ pub struct TaskUsage {
     pub task: Arc<Task>,
     /// Its sandbox.
     pub sandbox: Arc<Sandbox>,
-    /// When its processor time was read, and how much it has used since its start, in nanoseconds.
+    /// Time at which the processor time was read, and its total since the start, in nanoseconds.
     pub cpu: Option<(SystemTime, u64)>,
     /// Working set, in bytes.
     pub memory_bytes: Option<u64>,

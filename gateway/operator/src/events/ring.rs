@@ -4,16 +4,16 @@ use std::collections::VecDeque;
 
 use switchyard_operator_api::EventView;
 
-/// How many events are kept.
+/// Maximum number of events that are kept.
 const EVENTS_MAX: usize = 10_000;
 
-/// How many bytes the texts of all kept events may have.
+/// Maximum size of the texts of all kept events, in bytes.
 const BYTES_MAX: usize = 2 << 20;
 
 /// The longest detail of an event, in bytes.
 const DETAIL_MAX: usize = 1024;
 
-/// What an event takes beside its texts, in bytes.
+/// Size of an event without its texts, in bytes.
 const EVENT_BYTES: usize = size_of::<EventView>();
 
 /// The kept events, numbered in order from 1.
@@ -83,7 +83,7 @@ impl Ring {
         self.events.iter().rev().filter(|event| is_wanted(event)).take(most).cloned().collect()
     }
 
-    /// How many events after the one with this number are not kept.
+    /// Returns the number of events after the one with this number that are no longer kept.
     pub(super) fn missing_after(&self, after: u64) -> u64 {
         let unknown: u64 =
             self.gaps.iter().map(|(last, count)| (*count).min(last.saturating_sub(after))).sum();

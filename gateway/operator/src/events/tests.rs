@@ -1,4 +1,4 @@
-//! Pages of events, and what is told of lost ones.
+//! Pages of events, and the report of lost ones.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
-//! Which sandbox or task a person means by an id, the beginning of one, or a name.
+//! Selection of a sandbox or task by an id, the beginning of one, or a name.
 
 use std::time::SystemTime;
 
 use switchyard_core::id::{ID_LEN, SandboxId, TaskId};
 use switchyard_core::{Error, Result};
 
-/// How many objects an error lists that a name may mean.
+/// Maximum number of objects that an error lists for an ambiguous name.
 const CANDIDATES: usize = 10;
 
 /// The longest text that can name an object, in bytes.
@@ -31,24 +31,24 @@ pub(crate) struct Candidate {
     pub state: &'static str,
     /// The name under which its owner requested it.
     pub name: String,
-    /// What its owner's users call it, on one line.
+    /// The name that its owner's users give it, on one line.
     pub display_name: String,
-    /// When it was asked for.
+    /// Time of the request that created it.
     pub created_at: SystemTime,
 }
 
-/// What happens if several objects are meant.
+/// Treatment of several objects that match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OfSeveral {
     /// They are listed in an error.
     Refused,
-    /// Of several under one name, the newest is meant, such as the latest attempt of a container. Several whose ids
-    /// begin alike are listed in an error.
+    /// The newest of several objects with one name is meant, such as the latest attempt of a container.
+    /// Several whose ids begin alike are listed in an error.
     Newest,
 }
 
 impl Candidate {
-    /// Whether people call it this, and add in brackets which of several it is, such as the allocation of a Nomad task.
+    /// Returns whether the display name is `name (…)`: with the allocation of a Nomad task, or the like.
     fn is_attempt_of(&self, name: &str) -> bool {
         let distinction = self.display_name.strip_prefix(name).and_then(|rest| rest.strip_prefix(" ("));
         distinction.is_some_and(|rest| rest.ends_with(')'))

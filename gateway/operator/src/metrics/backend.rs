@@ -5,7 +5,7 @@ use switchyard_core::backend::{BackendObserver, RecoveryResult, RuntimeCall};
 
 use super::families::{counter, counters, gauge};
 
-/// What the backend reports. Clones share the values.
+/// Metrics of the backend. Clones share the values.
 #[derive(Debug, Clone)]
 pub(crate) struct BackendMetrics {
     calls: IntCounterVec,

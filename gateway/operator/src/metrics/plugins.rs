@@ -9,11 +9,11 @@ use super::families::{counters, gauges};
 /// Vendors' device plugins and their failures, in numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PluginFigures {
-    /// How many plugins are in each state, for all states.
+    /// Number of plugins in each state, for all states.
     pub states: Vec<(&'static str, usize)>,
     /// The newest plugin of each resource.
     pub plugins: Vec<PluginFigure>,
-    /// What has failed since the daemon started, by reason.
+    /// Failures since the daemon started, by reason.
     pub failures: Vec<(&'static str, u64)>,
 }
 
@@ -26,9 +26,9 @@ pub struct PluginFigure {
     pub state: &'static str,
     /// Since when.
     pub since: SystemTime,
-    /// How many devices its last list had.
+    /// Number of devices in its last list.
     pub devices: usize,
-    /// How many of them are healthy.
+    /// Number of healthy devices among them.
     pub healthy: usize,
 }
 

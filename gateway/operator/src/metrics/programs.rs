@@ -13,7 +13,7 @@ impl ProgramMetrics {
         Ok(Self(gauges(
             registry,
             "switchyard_replaced_programs",
-            "Whether a process goes on with a program whose file was replaced, as by an upgrade.",
+            "Whether a process still runs a program whose file was replaced, as by an upgrade.",
             &["part"],
         )?))
     }

@@ -9,15 +9,15 @@ use super::families::{self, counters, signed};
 /// The numbers of reloads, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReloadCounts {
-    /// How many took effect.
+    /// Number of reloads that took effect.
     pub applied: u64,
-    /// How many were refused.
+    /// Number of reloads that were refused.
     pub refused: u64,
-    /// Whether the last one took effect, or there was none.
+    /// True if the last one took effect, or there was none.
     pub is_last_applied: bool,
-    /// When the files were last read and accepted.
+    /// Time at which the files were last read and accepted.
     pub loaded_at: SystemTime,
-    /// How many changes wait for something else than a reload.
+    /// Number of changes that need more than a reload.
     pub pending: usize,
 }
 

@@ -9,9 +9,9 @@ use super::families::{counter, gauge, gauges, signed};
 /// The node's part in a swarm, in numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SwarmFigures {
-    /// Whether the node has joined a swarm and not left it.
+    /// True if the node has joined a swarm and not left it.
     pub is_member: bool,
-    /// Whether it has a session with a manager.
+    /// True if it has a session with a manager.
     pub has_session: bool,
     /// Sessions that were opened since the start of the daemon.
     pub sessions: u64,

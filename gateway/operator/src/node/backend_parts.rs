@@ -36,7 +36,7 @@ fn recovery(gateway: &Gateway, error: &watch::Receiver<Option<String>>) -> Condi
     Condition::Down(error.unwrap_or_else(|| "what a predecessor left is being recovered".to_owned()))
 }
 
-/// Whether devices can be allocated.
+/// The condition of device allocation.
 fn devices(gateway: &Gateway) -> Condition {
     match (gateway.is_ledger_recovered(), gateway.is_recovered()) {
         (true, _) => Condition::Up("can be given out".into()),

@@ -1,4 +1,4 @@
-//! What all pages have around their content.
+//! The frame of all pages.
 
 use switchyard_operator_api::VERSION;
 
@@ -6,17 +6,17 @@ use switchyard_operator_api::VERSION;
 const REFRESH_MIN: u64 = 5;
 const REFRESH_MAX: u64 = 3600;
 
-/// How often a page is loaded again if somebody follows the link for it.
+/// Interval, in seconds, at which a page reloads itself if its link for that was followed.
 const REFRESH: u64 = 10;
 
-/// What surrounds the content of a page.
+/// The frame around the content of a page.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) title: String,
     /// The name of the node; empty where strangers could read it.
     pub(super) node: String,
     pub(super) version: &'static str,
-    /// Whether this is a page of a session.
+    /// True for a page of a session.
     pub(super) is_open: bool,
     /// After how many seconds a browser loads the page again.
     pub(super) refresh: Option<u64>,
@@ -36,7 +36,7 @@ pub(crate) struct Address {
 // === impl Frame ===
 
 impl Frame {
-    /// Of a page that everybody sees.
+    /// Returns the frame of a page that needs no session.
     pub(super) fn outside(title: &str) -> Self {
         Self {
             title: title.to_owned(),

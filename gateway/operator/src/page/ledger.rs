@@ -10,10 +10,10 @@ use switchyard_operator_api::{
 use super::text;
 use super::work::Tone;
 
-/// How many rows each table of holders has.
+/// Maximum number of rows in each table of holders.
 pub(super) const HOLDERS_MAX: usize = 200;
 
-/// What the ledger has given out.
+/// The allocations of the ledger.
 #[derive(Debug, Default)]
 pub(super) struct LedgerTables {
     pub(super) groups: Vec<GroupRow>,
@@ -48,7 +48,7 @@ pub(super) struct SlotRow {
     pub(super) holders: Vec<Holder>,
 }
 
-/// Who holds something.
+/// The holder of a resource.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     pub(super) owner: String,
@@ -93,7 +93,7 @@ pub(super) struct PluginRow {
     pub(super) error: String,
 }
 
-/// How often something was refused.
+/// Number of refusals of one kind.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RefusalRow {
     pub(super) owner: String,
@@ -245,7 +245,7 @@ impl CoreRow {
     }
 }
 
-/// What people call an object; its name of the request if that is not known.
+/// The display name of an object, or the name of its request if it has none.
 fn called<'a>(display_name: &'a str, name: &'a str) -> &'a str {
     if display_name.is_empty() { name } else { display_name }
 }

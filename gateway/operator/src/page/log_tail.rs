@@ -11,16 +11,16 @@ use switchyard_logkeeper::reader::{LogLocation, LogQuery, LogReader, ReadError, 
 
 use super::text::shown;
 
-/// How many lines are shown, of plain text for each stream.
+/// Number of lines that are shown; of plain text, for each stream.
 const LINES: u64 = 50;
 
 /// The longest line that is shown, in characters; what follows is left out.
 const LINE_MAX: usize = 1000;
 
-/// How many pieces of lines are read: a program can write one line in very many.
+/// Maximum number of pieces that are read: a program can write one line in very many.
 const PIECES_MAX: usize = 2000;
 
-/// How long a log may take to be read.
+/// Time for reading a log.
 const READ_LIMIT: Duration = Duration::from_secs(2);
 
 /// The threads that read logs.
@@ -31,14 +31,14 @@ pub(crate) struct LogThreads(OwnerPools);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LogTail {
     pub(crate) lines: Vec<LogLine>,
-    /// Why there are none, or not all.
+    /// Reason why lines are missing.
     pub(crate) note: Option<String>,
 }
 
 /// A line of output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LogLine {
-    /// When it was written, as the log says; empty if it does not.
+    /// Time of the line according to the log; empty if it has none.
     pub(crate) time: String,
     pub(crate) is_error: bool,
     pub(crate) text: String,
@@ -48,7 +48,7 @@ pub(crate) struct LogLine {
 #[derive(Debug, Default)]
 struct JoinedLines {
     ended: Vec<LogLine>,
-    /// By stream, the beginning of a line that goes on.
+    /// The beginning of an unfinished line, by stream.
     begun: [Option<(String, Vec<u8>)>; 2],
 }
 
@@ -120,7 +120,7 @@ fn read(location: &LogLocation, interest: &ReadInterest) -> Result<LogTail> {
     Ok(LogTail { lines: lines.finish(), note: Some(note) })
 }
 
-/// Why there are no lines, or not all.
+/// The reason why lines are missing.
 fn note(omitted: &[ReadError], has_none: bool) -> Option<&'static str> {
     if omitted.iter().any(|error| matches!(error, ReadError::SearchTooLong(_))) {
         return Some("Older lines are left out: to find them, too much of the log would be decompressed.");
@@ -138,7 +138,7 @@ impl JoinedLines {
     fn push(&mut self, stream: Stream, time: &str, text: &[u8], is_ended: bool) {
         let begun = &mut self.begun[stream.index()];
         let (begin, mut bytes) = begun.take().unwrap_or_else(|| (time.to_owned(), Vec::new()));
-        // A character has at most 4 bytes, and one more tells that the line is cut.
+        // A character has at most 4 bytes; one character more than fits shows that the line is cut.
         let room = (4 * (LINE_MAX + 1)).saturating_sub(bytes.len());
         bytes.extend_from_slice(&text[..text.len().min(room)]);
         if is_ended {

@@ -15,7 +15,7 @@ use super::text;
 use super::usage::NodeUsage;
 use super::work::{Tone, WorkTable, tasks_by_owner};
 
-/// How many operations in flight are listed.
+/// Maximum number of operations in flight that are listed.
 const OPERATIONS_MAX: usize = 100;
 
 /// Everything from which the page is made.
@@ -33,7 +33,7 @@ pub(crate) struct NodeFacts {
     pub(crate) swarm: Option<SwarmView>,
 }
 
-/// Which part of the node's work is asked for.
+/// The part of the node's work that is requested.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodeQuery {
     pub(crate) owner: Option<Owner>,
@@ -148,13 +148,13 @@ fn tiles(facts: &NodeFacts) -> Vec<Tile> {
     tiles
 }
 
-/// Whether something does not work now.
+/// Returns whether something does not work now.
 fn has_failed(NodeFacts { report, swarm, .. }: &NodeFacts) -> bool {
     report.parts.iter().any(|part| !part.up && part.needed)
         || swarm.as_ref().is_some_and(|swarm| !swarm.problems.is_empty())
 }
 
-/// What somebody should look at, as sentences.
+/// Sentences on everything that needs attention.
 fn attention(facts: &NodeFacts) -> Vec<String> {
     let NodeFacts { report, swarm, .. } = facts;
     let down = report.parts.iter().filter(|part| !part.up);

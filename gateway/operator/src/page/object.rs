@@ -14,7 +14,7 @@ use super::text;
 use super::usage::NodeUsage;
 use super::work::{Tone, WorkRow, task_row};
 
-/// How many mounts and tasks are listed.
+/// Maximum number of mounts and of tasks that are listed.
 const ROWS_MAX: usize = 200;
 
 /// Everything from which the page is made.
@@ -101,7 +101,7 @@ pub(crate) fn object(facts: &ObjectFacts, refresh: Option<u64>) -> askama::Resul
     .render()
 }
 
-/// What identifies the object and when it did what.
+/// The object's identification, and the times of its states.
 fn object_facts(object: &InspectionView, usage: &NodeUsage, now: Timestamp) -> Vec<Fact> {
     let mut facts = Vec::new();
     let mut add = |name: &'static str, value: Option<String>| {

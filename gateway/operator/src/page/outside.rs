@@ -1,4 +1,4 @@
-//! What everybody sees who reaches the admin address: health and counts, as the metrics have them.
+//! The page without a session: health and counts, as the metrics have them.
 
 use askama::Template;
 use switchyard_operator_api::StatusReport;
@@ -27,7 +27,7 @@ struct MessagePage<'a> {
     hint: &'a str,
 }
 
-/// How many objects an owner has in a state.
+/// Number of an owner's objects in a state.
 struct CountRow {
     kind: &'static str,
     owner: String,

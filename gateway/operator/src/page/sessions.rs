@@ -19,7 +19,7 @@ pub(crate) const TICKET_TIME: Duration = Duration::from_secs(60);
 /// For how long a session lasts.
 pub(crate) const SESSION_TIME: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// How many tickets, and how many sessions, there can be. One more takes the place of the oldest.
+/// Maximum numbers of tickets and of sessions. One more replaces the oldest.
 const TICKETS_MAX: usize = 16;
 const SESSIONS_MAX: usize = 64;
 
@@ -96,7 +96,7 @@ impl Sessions {
         if self.tickets.take(ticket, now) { self.sessions.make(now).map(Some) } else { Ok(None) }
     }
 
-    /// Whether a session lasts.
+    /// Returns whether a session is valid.
     pub(crate) fn is_open(&self, session: &str, now: Instant) -> bool {
         self.sessions.position(session, now).is_some()
     }
@@ -128,7 +128,7 @@ impl KeptSecrets {
         self.position(secret, now).and_then(|place| self.digests.remove(place)).is_some()
     }
 
-    /// The place of a secret whose time has not ended. How long it takes does not tell how much of a wrong secret is right.
+    /// The position of a valid secret. The comparison takes the same time for every wrong secret.
     fn position(&self, secret: &str, now: Instant) -> Option<usize> {
         if secret.len() != 2 * BYTES {
             return None;

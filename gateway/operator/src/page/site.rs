@@ -1,4 +1,4 @@
-//! What a daemon's status page keeps between requests: sessions, and the latest readings.
+//! The state of the status page between requests: sessions, and the latest readings.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,7 +20,7 @@ use super::sessions::{PageSecret, SESSION_TIME, Sessions, TICKET_TIME};
 use super::usage::UsageHistory;
 use crate::hosts::KnownHosts;
 
-/// How many cookies of the page's name are looked at.
+/// Maximum number of cookies with the page's name that are examined.
 const COOKIES: usize = 4;
 
 /// The status page of a daemon. Clones share it.
@@ -76,7 +76,7 @@ impl StatusPage {
         &self.0.node
     }
 
-    /// What the tasks use.
+    /// The usage of the tasks.
     pub(crate) fn usage(&self) -> &UsageHistory {
         &self.0.usage
     }
@@ -121,7 +121,7 @@ impl StatusPage {
         ended
     }
 
-    /// Whether a request is one of a session.
+    /// Returns whether a request belongs to a session.
     pub(crate) fn is_open(&self, headers: &HeaderMap) -> bool {
         let now = Instant::now();
         self.presented(headers).any(|session| self.0.sessions.lock().is_open(session, now))

@@ -30,7 +30,7 @@ pub(super) fn sentence(text: &str) -> String {
     shown(text, SENTENCE_MAX)
 }
 
-/// Whether a character is a control character, or one of those that are not seen or change the direction of text.
+/// Returns whether a character is a control character, invisible, or changes the direction of text.
 fn is_unfit(c: char) -> bool {
     c.is_control() || is_invisible(c)
 }

@@ -12,7 +12,7 @@ use switchyard_operator_api::text::size;
 use super::text;
 use crate::container_metrics::{ContainerReading, TaskUsage};
 
-/// How far readings are apart at least, so that their difference means something.
+/// Minimum time between two readings, so that their difference means something.
 const APART: Duration = Duration::from_secs(2);
 
 /// The latest reading and one before it. Clones share them.
@@ -39,14 +39,14 @@ struct Sample {
     memory_bytes: Option<u64>,
 }
 
-/// What the tasks use, as of one reading.
+/// The usage of the tasks as of one reading.
 #[derive(Debug, Default)]
 pub(crate) struct NodeUsage {
     before: Samples,
     latest: Samples,
 }
 
-/// What a task uses, in words; `—` for what is not known.
+/// The usage of a task, in words; `—` for unknown values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TaskUse {
     pub(super) cpu: String,
@@ -75,7 +75,7 @@ impl UsageHistory {
         }
     }
 
-    /// What the tasks use as of the latest reading.
+    /// The usage of the tasks as of the latest reading.
     pub(crate) fn latest(&self) -> NodeUsage {
         let kept = self.0.lock();
         NodeUsage { before: kept.before.clone(), latest: kept.latest.clone() }
@@ -85,7 +85,7 @@ impl UsageHistory {
 // === impl NodeUsage ===
 
 impl NodeUsage {
-    /// What the figures mean, as a sentence.
+    /// The meaning of the figures, as a sentence.
     pub(super) fn caption(&self, now: SystemTime) -> String {
         let since = |at: SystemTime| now.duration_since(at).unwrap_or_default().as_secs_f64();
         let Some(at) = self.latest.at else {
@@ -104,7 +104,7 @@ impl NodeUsage {
         }
     }
 
-    /// What a task uses; nothing if it does not run.
+    /// The usage of a task; nothing if it does not run.
     pub(super) fn of(&self, task: &str) -> TaskUse {
         let sample = self.latest.tasks.get(task);
         let unknown = || "—".to_owned();
@@ -133,7 +133,7 @@ impl Sample {
 
     fn processors(&self, before: Option<&Self>) -> Option<String> {
         let (at, used) = self.cpu?;
-        // A counter that began anew is that of another cgroup.
+        // A counter below its former value belongs to another cgroup: the task was started again.
         let before =
             before.and_then(|before| before.cpu).filter(|(begin, then)| *begin < at && *then <= used);
         let (begin, then) = before.or_else(|| self.started_at.map(|start| (start, 0)))?;

@@ -1,4 +1,4 @@
-//! Who runs what: the rows of sandboxes and their tasks.
+//! The rows of sandboxes and their tasks.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use switchyard_operator_api::{Objects, SandboxView, TaskView};
 use super::text;
 use super::usage::NodeUsage;
 
-/// How many sandboxes a page lists.
+/// Maximum number of sandboxes on a page.
 pub(super) const SANDBOXES_MAX: usize = 100;
 
-/// How many tasks of a sandbox are listed there.
+/// Maximum number of tasks that are listed of a sandbox.
 const TASKS_MAX: usize = 50;
 
-/// How a state looks. The word is always shown too.
+/// Appearance of a state. The word is always shown too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tone {
     Good,
@@ -29,7 +29,7 @@ pub(super) enum Tone {
 pub(super) struct WorkRow {
     pub(super) href: String,
     pub(super) name: String,
-    /// Whether it is a task below the row of its sandbox.
+    /// True for a task below the row of its sandbox.
     pub(super) is_below: bool,
     pub(super) owner: String,
     pub(super) state: String,
@@ -177,7 +177,7 @@ pub(super) fn task_row(
     }
 }
 
-/// How many tasks each owner has that has a sandbox.
+/// Number of tasks by owner, for each owner that has a sandbox.
 pub(super) fn tasks_by_owner(objects: &Objects) -> BTreeMap<&str, usize> {
     let mut counts: BTreeMap<&str, usize> =
         objects.sandboxes.iter().map(|sandbox| (sandbox.owner.as_str(), 0)).collect();

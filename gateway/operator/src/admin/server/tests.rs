@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 
-/// How many connections the listener of a test serves.
+/// Number of connections that the listener of a test serves.
 const CONNECTIONS: usize = 16;
 
 /// More than a listener has places.
@@ -87,7 +87,7 @@ impl Server {
         near
     }
 
-    /// What a user gets as its page.
+    /// Returns the page that a user gets.
     async fn page(&self, user: u32) -> String {
         let mut connection = self.ask(user, "/").await;
         let mut text = String::new();
