@@ -139,7 +139,7 @@ fn replaced_programs(report: &StatusReport) -> String {
             part => format!("switchyard restart {part}"),
         };
         text.push_str(&format!(
-            "\n{part} (process {pid}) goes on with a former {path}: `{command}` replaces it while containers run.\n"
+            "\n{part} (process {pid}) still runs a former {path}: `{command}` replaces it while containers run.\n"
         ));
     }
     text

@@ -65,7 +65,7 @@ fn programs(status: &StatusReport) -> Vec<Finding> {
     replaced
         .map(|program| {
             let found =
-                format!("{} (process {}) goes on with a former {}", program.part, program.pid, program.path);
+                format!("{} (process {}) still runs a former {}", program.part, program.pid, program.path);
             let mend = match program.part.as_str() {
                 "daemon" => "systemctl restart switchyard".to_owned(),
                 part => format!("switchyard restart {part}"),
@@ -84,7 +84,7 @@ fn logkeeper(status: &StatusReport) -> Option<Finding> {
     }
     let build = build_of(&part.detail)?;
     (build != status.version).then(|| {
-        let build = if build.is_empty() { "an old one, which does not tell its version" } else { build };
+        let build = if build.is_empty() { "an old one, which does not report its version" } else { build };
         let found = format!("the logkeeper is {build}, the daemon {}", status.version);
         Finding::new(&OTHER_LOGKEEPER, found).command("switchyard restart logkeeper")
     })

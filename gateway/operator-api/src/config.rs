@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The state of the configuration, in `/statusz`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigView {
-    /// When the files were last read and accepted, as RFC 3339.
+    /// Time at which the files were last read and accepted, as RFC 3339.
     pub loaded_at: String,
     /// The changes in the files that wait for something else than a reload.
     pub pending: Vec<Change>,
@@ -19,13 +19,13 @@ pub struct ConfigView {
 /// A refused reload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedReloadView {
-    /// When, as RFC 3339.
+    /// Time of the refusal, as RFC 3339.
     pub at: String,
-    /// Why.
+    /// Reason of the refusal.
     pub why: String,
 }
 
-/// What a reload did, the answer to `POST /v1/config/reload`.
+/// Result of a reload, the answer to `POST /v1/config/reload`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadReport {
     /// The files that were read, in order.
@@ -45,9 +45,9 @@ pub struct ReloadReport {
 pub struct Change {
     /// The key, dotted.
     pub key: String,
-    /// When the new value takes effect.
+    /// The effect of the new value.
     pub effect: Effect,
-    /// Where the new value is set: a file with its line, a variable, a flag, or the default.
+    /// Source of the new value: a file with its line, a variable, a flag, or the default.
     pub location: String,
     /// The value in force before, if it is short; `None` if there was none, or it is a table or a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ pub struct Overridden {
     pub by: String,
 }
 
-/// When a change of a key in the files takes effect.
+/// Time at which a changed key in the files takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Effect {
@@ -92,7 +92,7 @@ pub struct LevelView {
     pub level: String,
     /// The configured level.
     pub configured: String,
-    /// When a temporary level ends, as RFC 3339; `None` if the configured one is in force.
+    /// End of a temporary level, as RFC 3339; `None` if the configured one is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What containers use, as `/v1/containers` answers: the counters that `switchyard top` shows.
+//! Usage of containers, as `/v1/containers` answers: the counters that `switchyard top` shows.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// two readings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainersView {
-    /// When it ended, in nanoseconds since 1970.
+    /// End of the reading, in nanoseconds since 1970.
     pub at_unix_ns: u64,
     /// The running tasks, by owner and name.
     pub tasks: Vec<TaskUsageView>,
@@ -17,11 +17,11 @@ pub struct ContainersView {
 pub struct TaskUsageView {
     /// Its id.
     pub id: String,
-    /// Who made it.
+    /// Its owner.
     pub owner: String,
-    /// What its owner's users call it, on one line.
+    /// The name that its owner's users give it, on one line.
     pub display_name: String,
-    /// When its processor time was read, in nanoseconds since 1970.
+    /// Time at which its processor time was read, in nanoseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_at_unix_ns: Option<u64>,
     /// Processor time that it has used, in nanoseconds.

@@ -14,7 +14,7 @@ use crate::plugins::HostView;
 /// Devices and host ports, with their holders.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DevicesView {
-    /// Whether slots can be allocated, which requires that earlier allocations have been recovered.
+    /// True if slots can be allocated, which requires that earlier allocations have been recovered.
     pub ready: bool,
     /// The groups of devices.
     pub groups: Vec<GroupView>,
@@ -26,7 +26,7 @@ pub struct DevicesView {
     pub compute: ComputeView,
     /// Vendors' device plugins; `None` while they are not hosted.
     pub host: Option<HostView>,
-    /// How often a request was refused since the daemon started.
+    /// Numbers of requests that were refused since the daemon started.
     pub refusals: Vec<RefusalView>,
 }
 
@@ -42,11 +42,11 @@ pub struct GroupView {
     pub name: String,
     /// The resource name for kubelets; empty if the group is not offered to kubelets.
     pub resource: String,
-    /// How many slots there are.
+    /// Number of slots.
     pub capacity: usize,
-    /// How many of them are free and healthy.
+    /// Number of free and healthy slots.
     pub free: usize,
-    /// How many of them each owner holds, for owners with at least one.
+    /// Number of slots that each owner holds, for owners with at least one.
     pub held: Vec<HeldView>,
 }
 
@@ -55,7 +55,7 @@ pub struct GroupView {
 pub struct HeldView {
     /// The owner.
     pub owner: String,
-    /// How many slots.
+    /// Number of slots.
     pub slots: usize,
 }
 
@@ -68,9 +68,9 @@ pub struct SlotView {
     pub device: String,
     /// The vendor, type and name of its group, separated by slashes; empty if it is in none.
     pub group: String,
-    /// Whether the device is healthy.
+    /// True if the device is healthy.
     pub healthy: bool,
-    /// Why it is unhealthy; empty if it is healthy.
+    /// Reason why it is unhealthy; empty if it is healthy.
     pub reason: String,
     /// Its holders: none, one, or several if recovery found it so.
     pub holders: Vec<HolderView>,
@@ -85,7 +85,7 @@ pub struct HolderView {
     pub sandbox: Option<String>,
     /// The name of the sandbox; empty without one.
     pub name: String,
-    /// What its owner's users call it, on one line; empty if that is not known.
+    /// The name that its owner's users give it, on one line; empty if that is not known.
     #[serde(default)]
     pub display_name: String,
     /// `unbound`: no task was created with the lease; `contestable`: nor within `devices.lease_minutes`;
@@ -110,7 +110,7 @@ pub struct PortView {
     pub sandbox: String,
     /// Its name.
     pub name: String,
-    /// What its owner's users call it, on one line; empty if that is not known.
+    /// The name that its owner's users give it, on one line; empty if that is not known.
     #[serde(default)]
     pub display_name: String,
     /// The claim group: sandboxes of one owner with the same group share the port.
@@ -152,7 +152,7 @@ pub struct ReservedView {
 pub struct ExclusiveView {
     /// The processors, such as `0-3,8`.
     pub cpus: String,
-    /// How many they are.
+    /// Their number.
     pub count: u64,
     /// The owner.
     pub owner: String,
@@ -162,21 +162,21 @@ pub struct ExclusiveView {
     pub sandbox: String,
     /// The name of the sandbox.
     pub name: String,
-    /// What its owner's users call it, on one line; empty if that is not known.
+    /// The name that its owner's users give it, on one line; empty if that is not known.
     #[serde(default)]
     pub display_name: String,
 }
 
-/// How often requests of a kind were refused.
+/// Number of refused requests of a kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalView {
     /// The owner that requested it.
     pub owner: String,
-    /// What was requested: `port`, `device`, `core`, `cpu` or `memory`.
+    /// The requested resource: `port`, `device`, `core`, `cpu` or `memory`.
     pub resource: String,
     /// The reason, in one word.
     pub reason: String,
-    /// How often.
+    /// Number of refusals.
     pub count: u64,
 }
 
@@ -225,7 +225,7 @@ impl DevicesView {
         self
     }
 
-    /// What one owner holds, and what was refused to it.
+    /// Keeps the holdings and the refusals of one owner.
     #[must_use]
     pub fn of_owner(mut self, owner: Owner) -> Self {
         let owner = owner.as_str();

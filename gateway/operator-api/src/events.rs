@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 pub struct EventView {
     /// Its number in this run of the daemon, from 1.
     pub number: u64,
-    /// When it happened, as RFC 3339.
+    /// Time of the event, as RFC 3339.
     pub at: String,
     /// The owner of the object, or of the refused request.
     pub owner: String,
-    /// What happened, for example `task_started` or `refused`.
+    /// Kind of the event, for example `task_started` or `refused`.
     pub event: String,
     /// The id of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,13 +30,13 @@ pub struct EventView {
 /// Some events, and how to get those that follow.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventPage {
-    /// Names the run of the daemon: the numbers of events begin anew with the next run.
+    /// Names the run of the daemon: the numbers of events begin again with the next run.
     pub run: String,
     /// The number after which the next page begins.
     pub next: u64,
-    /// How many events before these were lost, since the one that the client named.
+    /// Number of events before these that were lost, since the one that the client named.
     pub missed: u64,
-    /// Whether the client named an event of an earlier run, whose events are gone.
+    /// True if the client named an event of an earlier run, whose events are gone.
     pub is_restarted: bool,
     /// The events, in order.
     pub events: Vec<EventView>,

@@ -10,7 +10,7 @@ use switchyard_core::object::Task;
 
 use crate::text::rfc3339;
 
-/// How many tasks an image is shown with.
+/// Maximum number of tasks that are shown with an image.
 const TASKS: usize = 100;
 
 /// An image, for display.
@@ -24,12 +24,12 @@ pub struct ImageView {
     pub digests: Vec<String>,
     /// Size of the download, in bytes.
     pub size_bytes: u64,
-    /// When the node got it, as RFC 3339.
+    /// Time at which the node stored it, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_at: Option<String>,
-    /// Whether the configuration keeps it from being removed.
+    /// True if the configuration keeps it from being removed.
     pub pinned: bool,
-    /// Whether all owners may use it without having pulled it, as after an import.
+    /// True if all owners may use it without having pulled it, as after an import.
     pub imported: bool,
     /// The owners that hold it, and by which right: `open`, or `private` if the registry required credentials.
     pub holders: BTreeMap<String, String>,
@@ -37,7 +37,7 @@ pub struct ImageView {
     pub users: BTreeSet<String>,
     /// The tasks that use it, at most a hundred of them.
     pub tasks: Vec<ImageUserView>,
-    /// How many tasks use it.
+    /// Number of tasks that use it.
     pub task_count: usize,
 }
 
@@ -112,7 +112,7 @@ impl ImageView {
         }
     }
 
-    /// Whether an owner holds it or has tasks that use it.
+    /// Returns whether an owner holds it or has tasks that use it.
     #[must_use]
     pub fn concerns(&self, owner: Owner) -> bool {
         self.holders.contains_key(owner.as_str()) || self.users.contains(owner.as_str())

@@ -23,7 +23,7 @@ mod spec;
 use budget::Budget;
 pub use spec::{CommandView, MountView, SecurityView};
 
-/// Which values an answer has.
+/// Selection of the values that an answer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disclosure {
     /// Names alone, of what may be secret.
@@ -42,25 +42,25 @@ pub struct InspectionView {
     pub kind: String,
     /// Its id.
     pub id: String,
-    /// Who made it.
+    /// Its owner.
     pub owner: String,
-    /// Under which name, as its owner requested it.
+    /// The name under which its owner requested it.
     pub name: String,
-    /// What its owner's users call it, on one line.
+    /// The name that its owner's users give it, on one line.
     pub display_name: String,
     /// Its names, by label: its pod, job or the like.
     pub names: BTreeMap<String, String>,
     /// Its state, in one word.
     pub state: String,
-    /// Why it is in this state, if that is known.
+    /// Reason of this state, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When it was asked for, as RFC 3339, as the other times.
+    /// Time of the request that created it, as RFC 3339, as the other times.
     pub created_at: String,
-    /// When its main process began.
+    /// Start of its main process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<String>,
-    /// When it ended.
+    /// End of its main process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<String>,
     /// The exit code of its main process.
@@ -82,7 +82,7 @@ pub struct InspectionView {
     /// The image of a task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageOfTaskView>,
-    /// What its main process executes.
+    /// The command of its main process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandView>,
     /// The user and groups of its main process.
@@ -97,7 +97,7 @@ pub struct InspectionView {
     /// The processors and memory that the ledger reserves for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<ReservationView>,
-    /// What confines it.
+    /// Its confinement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security: Option<SecurityView>,
     /// The network of the sandbox.
@@ -106,7 +106,7 @@ pub struct InspectionView {
     pub device_nodes: Vec<String>,
     /// Its leases of devices.
     pub leases: Vec<LeaseView>,
-    /// Its cgroup, as the runtime is told.
+    /// Its cgroup, as it is given to the runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
     /// The file of its log.
@@ -116,9 +116,9 @@ pub struct InspectionView {
     pub labels: WithheldValues,
     /// Its annotations.
     pub annotations: WithheldValues,
-    /// How many entries were left out of the lists above, because the answer would be too large.
+    /// Number of entries that were left out of the lists above, because the answer would be too large.
     pub left_out: u64,
-    /// Why nothing is known from the runtime at the moment.
+    /// Reason why nothing is known from the runtime at the moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
 }
@@ -132,7 +132,7 @@ pub struct ImageOfTaskView {
     pub reference: String,
     /// The digest of its configuration.
     pub id: String,
-    /// Where its root file system is.
+    /// The snapshotter of its root file system.
     pub snapshotter: String,
     /// The key of the snapshot.
     pub snapshot: String,
@@ -156,7 +156,7 @@ pub struct ReservationView {
     pub cpu_milli: u64,
     /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Whether the processors of its limits are its own.
+    /// True if the processors of its limits are exclusive.
     pub exclusive_cpus: bool,
 }
 
@@ -187,11 +187,11 @@ pub struct Inspected<'a> {
     pub sandbox: &'a Sandbox,
     /// The names of the sandbox or task.
     pub names: &'a Names,
-    /// What the backend tells, or why it does not.
+    /// The report of the backend, or why there is none.
     pub inspection: &'a switchyard_core::Result<Inspection>,
     /// The annotations that its owner requested.
     pub annotations: &'a BTreeMap<String, String>,
-    /// Which values are shown.
+    /// Selection of the values that are shown.
     pub disclosure: Disclosure,
 }
 
@@ -274,7 +274,7 @@ impl InspectionView {
         Self { left_out: budget.left_out(), ..view }
     }
 
-    /// What sandboxes and tasks have in common.
+    /// Returns a view of the values that sandboxes and tasks have in common.
     fn common(meta: &Meta, inspected: &Inspected<'_>, budget: &mut Budget) -> Self {
         let Inspected { sandbox, names, inspection, annotations, disclosure: _ } = *inspected;
         let ports = &sandbox.details.host_ports.ports;
@@ -301,7 +301,7 @@ impl InspectionView {
     }
 }
 
-/// When a task was started, its exit, and its pid.
+/// A task's start, its exit, and its pid.
 const fn times(state: &TaskState) -> (Option<SystemTime>, Option<&Exit>, Option<u32>) {
     match state {
         TaskState::Created | TaskState::Starting | TaskState::Unattended => (None, None, None),
@@ -313,7 +313,7 @@ const fn times(state: &TaskState) -> (Option<SystemTime>, Option<&Exit>, Option<
     }
 }
 
-/// Why a task has exited, beyond its exit code.
+/// Reason of a task's exit, beyond its exit code.
 fn reason(exit: &Exit) -> Option<String> {
     match &exit.cause {
         ExitCause::Exited => None,

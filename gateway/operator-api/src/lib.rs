@@ -1,4 +1,5 @@
-//! What the daemon answers to the person who runs the node: the types of its HTTP API, and the text of ages and sizes.
+//! Answers of the daemon to the operator of the node: the types of its HTTP API, and the text of ages and
+//! sizes.
 //!
 //! The daemon makes these types from its objects, and the command line, the status page and the doctor show them. The
 //! API is served on the admin socket, `/statusz` on the admin address too; `docs/command-line.md` has the commands that call it.

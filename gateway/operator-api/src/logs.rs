@@ -1,4 +1,4 @@
-//! Where the log of a task is, as `/v1/tasks/log` answers.
+//! Location of a task's log, as `/v1/tasks/log` answers.
 
 use std::path::PathBuf;
 
@@ -9,19 +9,19 @@ use serde::{Deserialize, Serialize};
 pub struct TaskLogView {
     /// The task's id.
     pub id: String,
-    /// Who made it.
+    /// Its owner.
     pub owner: String,
-    /// What its owner's users call it, on one line.
+    /// The name that its owner's users give it, on one line.
     pub display_name: String,
     /// Its state, in one word.
     pub state: String,
-    /// Whether it has ended, and all of its output was passed on by the gateway.
+    /// True if it has ended, and all of its output was passed on by the gateway.
     pub is_complete: bool,
-    /// Where its log is.
+    /// Location of its log.
     pub log: LogView,
 }
 
-/// Where a log is.
+/// Location of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "format", rename_all = "snake_case")]
 pub enum LogView {
@@ -38,12 +38,12 @@ pub enum LogView {
         root: PathBuf,
         /// The path of their directory beneath it.
         dir: PathBuf,
-        /// What their names begin with.
+        /// Beginning of their names.
         name: String,
     },
     /// Nowhere.
     None {
-        /// Why there is none.
+        /// Reason why there is none.
         reason: String,
     },
 }

@@ -26,11 +26,11 @@ pub struct Objects {
 pub struct SandboxView {
     /// Its id.
     pub id: String,
-    /// Who made it.
+    /// Its owner.
     pub owner: String,
-    /// Under which name, as its owner requested it.
+    /// The name under which its owner requested it.
     pub name: String,
-    /// What its owner's users call it, on one line.
+    /// The name that its owner's users give it, on one line.
     #[serde(default)]
     pub display_name: String,
     /// Its names, by label: its pod, job or the like.
@@ -42,7 +42,7 @@ pub struct SandboxView {
     pub handler: String,
     /// Its addresses, the primary one first.
     pub ips: Vec<IpAddr>,
-    /// When it was asked for, as RFC 3339.
+    /// Time of the request that created it, as RFC 3339.
     pub created_at: String,
 }
 
@@ -53,11 +53,11 @@ pub struct TaskView {
     pub id: String,
     /// The sandbox it belongs to.
     pub sandbox: String,
-    /// Who made it.
+    /// Its owner.
     pub owner: String,
-    /// Under which name, as its owner requested it.
+    /// The name under which its owner requested it.
     pub name: String,
-    /// What its owner's users call it, on one line.
+    /// The name that its owner's users give it, on one line.
     #[serde(default)]
     pub display_name: String,
     /// Its names, by label: its container, task or the like.
@@ -71,7 +71,7 @@ pub struct TaskView {
     pub pid: Option<u32>,
     /// Its exit code, if it has exited.
     pub exit_code: Option<i32>,
-    /// When it was asked for, as RFC 3339.
+    /// Time of the request that created it, as RFC 3339.
     pub created_at: String,
 }
 

@@ -12,9 +12,9 @@ use crate::text::rfc3339;
 pub struct OperationView {
     /// Its number in this run of the daemon.
     pub number: u64,
-    /// What it does, for example `create_task`.
+    /// Name of the operation, for example `create_task`.
     pub operation: String,
-    /// Whose objects it changes; empty for the daemon's own operations.
+    /// Owner of the objects that it changes; empty for the daemon's own operations.
     pub owner: String,
     /// The id of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,20 +24,20 @@ pub struct OperationView {
     pub task: Option<String>,
     /// The name of the object for people, and what else identifies the change.
     pub subject: String,
-    /// Who requested it: the listener, and the process if it is known.
+    /// Its caller: the listener, and the process if it is known.
     pub caller: String,
-    /// When it began, as RFC 3339.
+    /// Its start, as RFC 3339.
     pub began_at: String,
     /// For how long it has run, in seconds.
     pub seconds: f64,
-    /// What it works on or waits for, in the order of their beginning.
+    /// Its current work and waits, in the order of their beginning.
     pub steps: Vec<StepView>,
 }
 
 /// A step of an operation in flight.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepView {
-    /// What is done or waited for.
+    /// Description of the work or wait.
     pub step: String,
     /// For how long, in seconds.
     pub seconds: f64,

@@ -11,7 +11,7 @@ pub struct PageLinkView {
     pub url: String,
     /// For how long it can be opened, in seconds.
     pub valid_seconds: u64,
-    /// Whether the page is served on loopback alone.
+    /// True if the page is served on loopback alone.
     pub is_loopback: bool,
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The registration host of vendors' device plugins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostView {
-    /// Why no plugin can register now; `None` if they can.
+    /// Reason why no plugin can register now; `None` if they can.
     pub fault: Option<String>,
     /// The plugins that have registered since the daemon started, the newest for each resource.
     pub plugins: Vec<PluginView>,
@@ -24,9 +24,9 @@ pub struct PluginView {
     pub state: String,
     /// Since when, as RFC 3339.
     pub since: String,
-    /// How many devices its last list had.
+    /// Number of devices in its last list.
     pub devices: usize,
-    /// How many of them are healthy.
+    /// Number of healthy devices among them.
     pub healthy: usize,
     /// The last failure of this or an earlier plugin of the resource.
     pub last_error: Option<ErrorView>,

@@ -1,4 +1,4 @@
-//! Whether the processes of this node that belong to Switchyard run the program that is installed now.
+//! Comparison of the running processes of Switchyard on this node with the installed programs.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// What the kernel appends to the path of a program whose file was removed or replaced.
+/// Suffix that the kernel appends to the path of a program whose file was removed or replaced.
 const DELETED: &str = " (deleted)";
 
 /// A process and its program, for display.
@@ -18,7 +18,7 @@ pub struct ProgramView {
     pub pid: i32,
     /// The path of its program.
     pub path: String,
-    /// Whether another file has this path by now, or none.
+    /// True if another file has this path by now, or none.
     pub replaced: bool,
 }
 

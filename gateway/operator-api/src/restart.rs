@@ -1,8 +1,8 @@
-//! What a restart of containerd or the logkeeper did.
+//! Result of a restart of containerd or the logkeeper.
 
 use serde::{Deserialize, Serialize};
 
-/// What a restart did, the answer to `POST /v1/restart/{part}`.
+/// Result of a restart, the answer to `POST /v1/restart/{part}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartReport {
     /// The part.

@@ -17,9 +17,9 @@ pub struct StatusReport {
     /// The daemon's process id; on the unix socket only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// When the daemon started, as RFC 3339.
+    /// Start of the daemon, as RFC 3339.
     pub started_at: String,
-    /// Whether all needed parts work.
+    /// True if all needed parts work.
     pub ready: bool,
     /// The parts.
     pub parts: Vec<PartView>,
@@ -63,22 +63,22 @@ impl From<Advisory> for AdvisoryView {
 pub struct PartView {
     /// Its name, one word.
     pub name: String,
-    /// Whether it works.
+    /// True if it works.
     pub up: bool,
-    /// Whether the node is not ready without it.
+    /// True if the node is not ready without it.
     pub needed: bool,
     /// Its description, or why it does not work; on the unix socket only.
     pub detail: String,
 }
 
-/// How many objects an owner has in one state.
+/// Number of objects of an owner in one state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountView {
     /// The owner.
     pub owner: String,
     /// The state.
     pub state: String,
-    /// How many.
+    /// Number of objects.
     pub count: u64,
 }
 

@@ -21,17 +21,17 @@ pub struct SwarmView {
     /// Since when a member has that session, or none, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_since: Option<String>,
-    /// When the certificate of a member begins to be valid, as RFC 3339.
+    /// Begin of the validity of a member's certificate, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_begins: Option<String>,
-    /// When it ends, as RFC 3339.
+    /// End of its validity, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_ends: Option<String>,
-    /// How many sessions were opened since the start of the daemon.
+    /// Number of sessions that were opened since the start of the daemon.
     pub sessions: u64,
-    /// How many have failed, or could not be opened.
+    /// Number of sessions that have failed, or could not be opened.
     pub session_failures: u64,
-    /// What has to be mended, each with what to do.
+    /// Problems that need attention, each with its cure.
     pub problems: Vec<String>,
     /// The swarm that the node was in before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,14 +63,14 @@ pub struct SwarmJoin {
     pub availability: JoinAvailability,
 }
 
-/// Whether the scheduler of a swarm may place tasks on a node that joins.
+/// Permission for the scheduler of a swarm to place tasks on a node that joins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JoinAvailability {
     /// It may.
     #[default]
     Active,
-    /// It may not, and those that run go on.
+    /// It may not, and running tasks continue.
     Pause,
     /// It may not, and those that run are moved.
     Drain,

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 
-/// How many digits of a digest are shown.
+/// Number of digits of a digest that are shown.
 const DIGITS: usize = 12;
 
 /// Registries and repositories that a reference need not name.
@@ -27,7 +27,7 @@ pub fn printable(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// Whether a character is one of those that are not seen or change the direction of text: a name with one can look like another name.
+/// Returns whether a character is invisible or changes the direction of text: it can make names look alike.
 #[must_use]
 pub fn is_invisible(c: char) -> bool {
     matches!(
@@ -53,8 +53,8 @@ pub fn short(id: &str) -> String {
     id.chars().take(13).collect()
 }
 
-/// How long ago a time was that is given as RFC 3339, in its largest unit, such as `5m`; the text itself if it is no
-/// time.
+/// The age of a time that is given as RFC 3339, in its largest unit, such as `5m`; the text itself if it is
+/// no time.
 #[must_use]
 pub fn age(at: &str, now: Timestamp) -> String {
     const MINUTE: i64 = 60;
@@ -63,7 +63,7 @@ pub fn age(at: &str, now: Timestamp) -> String {
     let Ok(at) = at.parse::<Timestamp>() else { return at.to_owned() };
     // A clock that was set back makes the past the future.
     let seconds = (now.as_second() - at.as_second()).max(0);
-    // Two of a unit are told in the smaller one, as kubectl does.
+    // One of a unit is shown in the smaller one, as kubectl does: 119 seconds, not one minute.
     match seconds {
         0..120 => format!("{seconds}s"),
         120..7_200 => format!("{}m", seconds / MINUTE),

@@ -1,4 +1,4 @@
-//! Which build this is.
+//! The version of this build.
 
 /// The version of this build: that of the release's tag, if `SWITCHYARD_VERSION` was set for it, else Cargo's.
 pub const VERSION: &str = match option_env!("SWITCHYARD_VERSION") {

@@ -8,11 +8,11 @@ use crate::text::rfc3339;
 /// A named volume, for display.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeView {
-    /// Whose it is.
+    /// Its owner.
     pub owner: String,
     /// Its name among the owner's volumes.
     pub name: String,
-    /// When it was made, as RFC 3339.
+    /// Time of its creation, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,
     /// The ids of the tasks that have it.

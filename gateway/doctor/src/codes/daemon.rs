@@ -5,7 +5,7 @@ use super::super::finding::FindingCode;
 pub(in super::super) const DAEMON_DOWN: FindingCode = FindingCode::error(
     "SY801",
     "the daemon does not answer",
-    "Orchestrators can neither start nor stop anything. Containers that run go on, and so do their logs.",
+    "Orchestrators can neither start nor stop anything. Running containers and their logs continue.",
     "Start the daemon; the last line of its log says why it ended.",
 );
 pub(in super::super) const PART_DOWN: FindingCode = FindingCode::error(
@@ -48,11 +48,11 @@ pub(in super::super) const CONFIG_PENDING: FindingCode = FindingCode::note(
     "SY808",
     "changes of the configuration are not in force yet",
     "The daemon runs with the former values of these keys.",
-    "Do what the effect of the key says, such as a restart of the daemon; containers go on.",
+    "Do what the effect of the key says, such as a restart of the daemon; containers continue.",
 );
 pub(in super::super) const FORMER_PROGRAM: FindingCode = FindingCode::warning(
     "SY809",
-    "a process goes on with a former program",
+    "a process still runs a former program",
     "Faults that an upgrade has corrected are still in effect in this process.",
     "Restart the part; containers keep running.",
 );
@@ -83,7 +83,7 @@ pub(in super::super) const SHARED_BY_INSTANCES: FindingCode = FindingCode::error
 pub(in super::super) const OTHER_VERSION: FindingCode = FindingCode::note(
     "SY814",
     "this command is of another version than the daemon",
-    "The command may not understand all answers of the daemon. After an upgrade the daemon goes on with the former version if the new one refuses the configuration.",
+    "The command may not understand all answers of the daemon. After an upgrade the daemon continues with the former version if the new one refuses the configuration.",
     "Restart the daemon, or use the command of the installed version.",
 );
 

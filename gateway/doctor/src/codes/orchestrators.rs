@@ -102,12 +102,12 @@ pub(in super::super) const WORKER_ENDED: FindingCode = FindingCode::error(
     "SY602",
     "the node is no working member of its swarm",
     "It was removed from the swarm, its certificate is outside of its time by the clock of the node, its files are damaged, or their disk hangs: the swarm has lost the node and its tasks.",
-    "Do what the reason says. Set a wrong clock right, and mend a disk that hangs: the node goes on by itself then. Otherwise run `switchyard swarm leave`, remove the node on a manager (`docker node rm`), and join again.",
+    "Do what the reason says. Set a wrong clock right, and mend a disk that hangs: the node continues by itself then. Otherwise run `switchyard swarm leave`, remove the node on a manager (`docker node rm`), and join again.",
 );
 pub(in super::super) const NO_SESSION: FindingCode = FindingCode::warning(
     "SY603",
     "no manager of the swarm serves the node",
-    "After three heartbeats the swarm takes the node for down, and starts its tasks elsewhere, while they go on here.",
+    "After three heartbeats the swarm takes the node for down, and starts its tasks elsewhere, while they continue here.",
     "Look whether the managers run, and whether TCP port 2377 of them can be reached from here.",
 );
 pub(in super::super) const CERTIFICATE_ENDS: FindingCode = FindingCode::warning(

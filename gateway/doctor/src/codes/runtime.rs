@@ -11,7 +11,7 @@ pub(in super::super) const CRI_PLUGIN: FindingCode = FindingCode::error(
 pub(in super::super) const NO_CONTAINERD: FindingCode = FindingCode::error(
     "SY202",
     "nothing listens on containerd's socket",
-    "Nothing can be created, started or pulled. Containers that run go on.",
+    "Nothing can be created, started or pulled. Running containers continue.",
     "Start containerd, or correct containerd.address. A managed containerd is started by the daemon; the end of <state>/containerd/containerd.log says why it does not run.",
 );
 pub(in super::super) const NO_CONTAINERD_PROGRAM: FindingCode = FindingCode::error(

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use super::{Disclosure, WithheldValues};
 
-/// How many bytes the lists of an answer may have without secrets.
+/// Maximum size of the lists of an answer without secrets, in bytes.
 const NAMES_BYTES: usize = 1 << 20;
 
 /// The same with secrets: more than the kernel accepts as arguments and environment of a program.
 const SECRETS_BYTES: usize = 8 << 20;
 
-/// How many bytes an entry counts beside its text, because it is written as JSON.
+/// Size of an entry beside its text, in bytes: it is written as JSON.
 const ENTRY_BYTES: usize = 16;
 
-/// What an answer may still have.
+/// Remaining size of an answer.
 #[derive(Debug)]
 pub(super) struct Budget {
     disclosure: Disclosure,
@@ -30,13 +30,13 @@ impl Budget {
         Self { disclosure, bytes, left_out: 0 }
     }
 
-    /// Whether the answer has secrets.
+    /// Returns whether the answer has secrets.
     pub(super) const fn shows_secrets(&self) -> bool {
         matches!(self.disclosure, Disclosure::Secrets)
     }
 
-    /// Whether there is room for an entry with this many bytes of text, which is taken then; the entry is to be left
-    /// out otherwise.
+    /// Takes room for an entry with this many bytes of text. `false` if there is not enough: the entry is to
+    /// be left out.
     pub(super) const fn admit(&mut self, text: usize) -> bool {
         let bytes = text.saturating_add(ENTRY_BYTES);
         if let Some(rest) = self.bytes.checked_sub(bytes) {
@@ -48,7 +48,7 @@ impl Budget {
         }
     }
 
-    /// How many entries were left out.
+    /// Number of entries that were left out.
     pub(super) const fn left_out(&self) -> u64 {
         self.left_out
     }

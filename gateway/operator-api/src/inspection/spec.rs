@@ -1,4 +1,4 @@
-//! What a view shows of the OCI runtime spec of a sandbox or task.
+//! The parts of a view that come from the OCI runtime spec of a sandbox or task.
 //!
 //! The spec is read as JSON, because another version of this program, or of containerd, may have written it.
 
@@ -26,7 +26,7 @@ const PLAIN_FILE_SYSTEMS: &[&str] = &[
     "hugetlbfs",
 ];
 
-/// What the main process executes.
+/// The command of the main process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandView {
     /// The program.
@@ -37,16 +37,16 @@ pub struct CommandView {
     pub values: Option<Vec<String>>,
     /// The working directory.
     pub directory: String,
-    /// Whether it has a terminal.
+    /// True if it has a terminal.
     pub terminal: bool,
 }
 
 /// A mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountView {
-    /// What is mounted.
+    /// Source of the mount.
     pub source: String,
-    /// Where, in the container.
+    /// Path in the container.
     pub target: String,
     /// The type of the file system.
     #[serde(rename = "type")]
@@ -55,14 +55,14 @@ pub struct MountView {
     pub options: Vec<String>,
 }
 
-/// What confines a process.
+/// The confinement of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecurityView {
-    /// Whether the root file system is read-only.
+    /// True if the root file system is read-only.
     pub readonly_rootfs: bool,
-    /// Whether exec can gain no privileges.
+    /// True if exec can gain no privileges.
     pub no_new_privileges: bool,
-    /// Whether system calls are filtered.
+    /// True if system calls are filtered.
     pub seccomp: bool,
     /// The AppArmor profile; empty if there is none.
     pub apparmor: String,

@@ -39,7 +39,7 @@ async fn replaced_program_is_shown_with_what_to_do() {
     let socket = pages.socket();
     let program = program.display().to_string();
     let told = format!(
-        "containerd (process {pid}) goes on with a former {program}: `switchyard restart containerd`"
+        "containerd (process {pid}) still runs a former {program}: `switchyard restart containerd`"
     );
     for (is_replaced, metric) in [
         (false, "switchyard_replaced_programs{part=\"containerd\"} 0\n"),
