@@ -14,7 +14,7 @@ use crate::output::print;
 /// The longest part of a file name that is taken from the name of the node, in characters.
 const HOST_MAX: usize = 64;
 
-/// Where the archive is written, and what it is about.
+/// Target and sources of the archive.
 #[derive(Debug, Args)]
 pub(super) struct BundleArgs {
     /// The configuration file; that of the running daemon, or /etc/switchyard/config.toml.

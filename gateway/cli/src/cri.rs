@@ -39,7 +39,7 @@ pub(super) struct CriArgs {
     /// Text or JSON.
     #[arg(long, short, global = true, value_enum, default_value_t)]
     output: Format,
-    /// How long one call may take, in seconds.
+    /// Time limit of one call, in seconds.
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
     #[command(subcommand)]
@@ -95,7 +95,7 @@ enum CriCommand {
     },
 }
 
-/// Why a call failed.
+/// Reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CriError {
     #[error("cannot connect to {}: is the runtime running, and are you root?", socket.display())]

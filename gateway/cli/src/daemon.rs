@@ -13,7 +13,7 @@ use switchyard_socket::channel::{self, RequestError};
 
 use crate::output::Format;
 
-/// How long the daemon may take to answer: longer than any request may take there.
+/// Time for the daemon to answer: longer than any request may take there.
 const LIMIT: Duration = Duration::from_secs(35);
 
 /// The daemon.
@@ -40,7 +40,7 @@ pub(super) struct Target {
     pub(super) output: Format,
 }
 
-/// Why the daemon's answer cannot be shown.
+/// Reason why the daemon's answer cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DaemonError {
     #[error(transparent)]
@@ -53,7 +53,7 @@ pub(super) enum DaemonError {
     Restart(String),
     /// The daemon's own words, which say what is wrong.
     #[error("{0}")]
-    Told(String),
+    Message(String),
     #[error("{0}")]
     Forbidden(String),
     #[error("the daemon answered {path} with {status}: {text}")]

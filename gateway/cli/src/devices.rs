@@ -166,7 +166,7 @@ fn port_row(port: &PortView) -> [String; 5] {
     ]
 }
 
-/// What people call a sandbox, or else its name.
+/// The display name of a sandbox, or else its name.
 const fn name<'a>(display_name: &'a str, name: &'a str) -> &'a str {
     if display_name.is_empty() { name } else { display_name }
 }

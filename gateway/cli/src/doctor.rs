@@ -12,7 +12,7 @@ use switchyard_operator_api::text::printable;
 use super::error::CliError;
 use crate::output::{Format, print, print_json};
 
-/// What is looked at, and the output format.
+/// Sources of the checks, and the output format.
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
     /// The configuration file; that of the running daemon, or /etc/switchyard/config.toml.

@@ -1,4 +1,4 @@
-//! Why a command failed.
+//! The errors of commands.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use switchyard_telemetry as telemetry;
 
 use crate::{cri, daemon, logs, nomad};
 
-/// Why a command failed.
+/// Reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
     #[error(transparent)]

@@ -11,7 +11,7 @@ use super::daemon::{DaemonError, Target, parse, send};
 use super::watch::{OWNERS, Outage, passes};
 use crate::output::{Format, announce, print_error, table};
 
-/// How long the daemon waits for an event before it answers, in seconds.
+/// Time for which the daemon waits for an event before it answers, in seconds.
 const WAIT: u64 = 20;
 
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use clap::{Args, Command, ValueEnum};
 
 use crate::output::print;
 
-/// What to do with the manual pages.
+/// Treatment of the manual pages.
 #[derive(Debug, Args)]
 pub(super) struct ManArgs {
     /// Write the pages of all commands into this directory, instead of printing that of `switchyard` itself.

@@ -41,7 +41,7 @@ fn rows(image: &ImageView, now: Timestamp) -> Vec<[String; 6]> {
     std::iter::once(row).chain(others).collect()
 }
 
-/// Who keeps the image: holders, with the right of those that need credentials for it, and whether it is pinned.
+/// The holders of the image, with the right of those that need credentials for it, and whether it is pinned.
 fn held_by(image: &ImageView) -> String {
     let holders = image.holders.iter();
     let holder = |(owner, right): (&String, &String)| match right.as_str() {

@@ -14,12 +14,12 @@ use switchyard_operator_api::{
 use super::daemon::{DaemonError, Target, parse, send};
 use crate::output::{Format, print, print_error, print_json};
 
-/// How many objects one command shows.
+/// Maximum number of objects of one command.
 const OBJECTS: usize = 100;
 
 #[derive(Debug, Args)]
 pub(super) struct InspectArgs {
-    /// What to show: the id of a sandbox or task, the beginning of one, or a name as `switchyard ps` shows it.
+    /// The objects: the id of a sandbox or task, the beginning of one, or a name as `switchyard ps` shows it.
     #[arg(required = true, value_name = "ID|NAME", num_args = 1..=OBJECTS)]
     names: Vec<String>,
     /// Show what may be secret too: the values of environment variables, labels and annotations, and the arguments of
@@ -38,7 +38,7 @@ pub(super) async fn inspect(args: &InspectArgs) -> Result<ExitCode, DaemonError>
         match ask(args, name).await {
             Ok(view) => found.push(view),
             // The others can be shown.
-            Err(error @ DaemonError::Told(_)) => {
+            Err(error @ DaemonError::Message(_)) => {
                 print_error(format!("switchyard: {}\n", report(&error)))?;
                 code = ExitCode::FAILURE;
             }
@@ -69,7 +69,7 @@ async fn ask(args: &InspectArgs, name: &str) -> Result<InspectionView, DaemonErr
             status: StatusCode::NOT_FOUND | StatusCode::CONFLICT | StatusCode::BAD_REQUEST,
             text,
             ..
-        }) => Err(DaemonError::Told(text)),
+        }) => Err(DaemonError::Message(text)),
         answer => parse("/v1/inspect", &answer?),
     }
 }
@@ -108,7 +108,7 @@ fn shown(view: &InspectionView, now: Timestamp) -> String {
     if view.left_out > 0 {
         lines.add("left out", format!("{} entries: there are too many for an answer", view.left_out));
     }
-    let missing = view.unavailable.as_ref().map(|why| format!("the runtime tells nothing now: {why}"));
+    let missing = view.unavailable.as_ref().map(|why| format!("the runtime reports nothing now: {why}"));
     lines.add("unavailable", missing.unwrap_or_default());
     lines.0
 }

@@ -10,13 +10,13 @@ use switchyard_logkeeper::reader::{LogPiece, LogReader, ReadError};
 
 use crate::output::{Format, announce_bytes, announce_error_bytes, print_error};
 
-/// How much text is collected before it is printed, in bytes.
+/// Amount of text that is collected before it is printed, in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// How many entries are printed before other work of this process has a turn.
+/// Number of entries that are printed before other work of this process has a turn.
 const ENTRIES_PER_TURN: u32 = 4096;
 
-/// Why a log cannot be printed.
+/// Reason why a log cannot be printed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PrintError {
     #[error(transparent)]
@@ -37,7 +37,7 @@ pub(super) struct LogPrinter {
     is_amid: [bool; 2],
     /// By stream, the beginning of a character at the end of a piece; the next piece has its rest.
     cut: [Vec<u8>; 2],
-    /// Whether parts of the log were left out.
+    /// True if parts of the log were left out.
     has_omitted: bool,
 }
 
@@ -47,9 +47,9 @@ struct EntryView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<&'a str>,
     stream: &'static str,
-    /// Whether the line continues in the stream's next entry.
+    /// True if the line continues in the stream's next entry.
     partial: bool,
-    /// Whether the log has something here that is not in its format.
+    /// True if the log has something here that is not in its format.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     malformed: bool,
     text: String,
@@ -70,7 +70,7 @@ impl LogPrinter {
         }
     }
 
-    /// Whether all of the log that was asked for could be read.
+    /// Returns whether all of the requested log could be read.
     pub(super) const fn is_complete(&self) -> bool {
         !self.has_omitted
     }
@@ -174,7 +174,7 @@ impl LogPrinter {
 }
 
 impl PrintError {
-    /// Whether nobody reads the output any more, as in `switchyard logs … | head -1`.
+    /// Returns whether nobody reads the output any more, as in `switchyard logs … | head -1`.
     pub(super) fn is_closed_output(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

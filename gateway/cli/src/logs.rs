@@ -1,4 +1,4 @@
-//! `switchyard logs`: the output of a task of any owner. The daemon tells where the log is; this process reads it.
+//! `switchyard logs`: the output of a task of any owner. The daemon locates the log; this process reads it.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -20,7 +20,7 @@ use super::watch::AGAIN;
 /// The shortest and the longest pause before a follower looks for new output.
 const PAUSES: [Duration; 2] = [Duration::from_millis(25), Duration::from_millis(200)];
 
-/// How long a Nomad agent may take to write the last output of a task that has ended.
+/// Time for a Nomad agent to write the last output of a task that has ended.
 const AGENT_WRITES: Duration = Duration::from_millis(500);
 
 /// The log, and which part of it.
@@ -28,7 +28,7 @@ const AGENT_WRITES: Duration = Duration::from_millis(500);
 pub(super) struct LogsArgs {
     #[command(flatten)]
     target: Target,
-    /// Go on with what is written later, until the task has ended.
+    /// Continue with what is written later, until the task has ended.
     #[arg(long, short)]
     follow: bool,
     /// Only so many lines at the end; of a Nomad task, of each stream.
@@ -54,7 +54,7 @@ enum StreamArg {
     Stderr,
 }
 
-/// Why a log cannot be shown.
+/// Reason why a log cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LogsError {
     #[error(transparent)]
@@ -135,7 +135,7 @@ fn not_opened(source: ReadError, task: &str, is_plain: bool) -> LogsError {
     LogsError::Absent { task: task.to_owned(), hint, source }
 }
 
-/// Where the log of a task is.
+/// Returns the location of a task's log.
 async fn find(target: &Target, name: &str) -> Result<TaskLogView, DaemonError> {
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     query.append_pair("name", name);
@@ -144,7 +144,7 @@ async fn find(target: &Target, name: &str) -> Result<TaskLogView, DaemonError> {
             path: _,
             status: StatusCode::NOT_FOUND | StatusCode::CONFLICT | StatusCode::BAD_REQUEST,
             text,
-        }) if !text.is_empty() => Err(DaemonError::Told(text)),
+        }) if !text.is_empty() => Err(DaemonError::Message(text)),
         other => other,
     }
 }
@@ -164,7 +164,7 @@ async fn follow(
             match find(target, &view.id).await {
                 Ok(TaskLogView { is_complete: false, .. }) => {}
                 // A task that is not known any more was removed.
-                Ok(_) | Err(DaemonError::Told(_)) => drop(ended.send(true)),
+                Ok(_) | Err(DaemonError::Message(_)) => drop(ended.send(true)),
                 // It may be restarting.
                 Err(_) => {}
             }

@@ -304,9 +304,9 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
     Ok(ended?)
 }
 
-/// Leaves what is still at work for the end of this process, which is near. It ends there as at a kill, after which
-/// the next daemon knows how to go on. A runtime that is shut down would drop its work instead: that kills CNI plugins
-/// half-way, whose rules no later DEL finds. The kernel releases the locks with the process, when nothing works any
+/// Leaves unfinished work to the end of this process, which is near: as after a kill, the next daemon can
+/// continue it. Shutting the runtime down would drop the work instead, and kill CNI plugins amid their work,
+/// whose rules no later DEL finds. The kernel releases the locks with the process, when no work runs any
 /// more.
 fn leave(runtime: Runtime, locks: DirLocks) {
     std::mem::forget((runtime, locks));
@@ -413,7 +413,7 @@ mod tests {
 
     use super::*;
 
-    /// Tells when it is dropped.
+    /// Records that it was dropped.
     struct Work(Arc<AtomicBool>);
 
     impl Drop for Work {

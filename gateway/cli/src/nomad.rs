@@ -42,12 +42,12 @@ pub(super) struct LaunchArgs {
     /// The daemon's socket for agents. Default: nomad.sock in its default run directory.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// What is logged to the agent: a level, or filters such as "info,switchyard_nomad=debug".
+    /// Log level of messages to the agent, or filters such as "info,switchyard_nomad=debug".
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
 }
 
-/// Why a plugin did not run, or was not installed.
+/// Reason why a plugin did not run, or was not installed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NomadError {
     #[error(transparent)]
@@ -87,7 +87,7 @@ pub(super) fn as_started(args: Vec<OsString>, cookie: Option<&OsStr>) -> Vec<OsS
     std::iter::once(program).chain(command.iter().map(OsString::from)).chain(rest).collect()
 }
 
-/// Whether a Nomad agent started this process.
+/// Returns whether a Nomad agent started this process.
 pub(super) fn is_started_by_agent() -> bool {
     std::env::var_os(COOKIE.0).is_some()
 }

@@ -78,7 +78,7 @@ pub(crate) fn announce_error_bytes(bytes: &[u8]) -> io::Result<()> {
 /// The height and width of a terminal, in characters; `None` if they are not known.
 pub(crate) type ScreenSize = Option<(usize, usize)>;
 
-/// Whether standard output is a terminal on which a text can be drawn again and again.
+/// Returns whether standard output is a terminal on which a text can be redrawn.
 #[must_use]
 pub(crate) fn has_screen() -> bool {
     let can_draw = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
@@ -120,7 +120,7 @@ fn fitted(text: &str, size: ScreenSize) -> String {
     fitted
 }
 
-/// Whether standard error is a terminal, on which progress can be shown.
+/// Returns whether standard error is a terminal, on which progress can be shown.
 #[must_use]
 pub(crate) fn can_show_progress() -> bool {
     io::stderr().is_terminal()

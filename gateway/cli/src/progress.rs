@@ -1,4 +1,4 @@
-//! Tells on standard error, if that is a terminal, what a command waits for that takes longer than a moment.
+//! Progress of a command on standard error, if that is a terminal: what it has been waiting for.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use switchyard_operator_api::OperationView;
 use super::daemon::{Socket, ask_socket};
 use crate::output::{can_show_progress, show_progress};
 
-/// After how long a wait is told, and how often the text is renewed.
+/// Time after which a wait is reported, and interval at which the text is renewed.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the daemon may take to tell what it does.
+/// Time for the daemon to report its operations.
 const QUERY_LIMIT: Duration = Duration::from_secs(1);
 
-/// Does the work, and tells meanwhile that `what` is waited for. With a socket, the daemon is asked what it works on:
-/// the steps of its latest operation of this kind.
+/// Does the work, and reports meanwhile that `what` is waited for. With a socket, it also reports the steps
+/// of the daemon's latest operation of this kind.
 pub(super) fn waiting<'a, T>(
     what: &'a str,
     operation: Option<(&'a Socket, &'a str)>,
@@ -31,7 +31,7 @@ pub(super) fn waiting<'a, T>(
             tokio::select! {
                 biased;
                 done = &mut work => break done,
-                () = tell(what, operation, began) => {}
+                () = show(what, operation, began) => {}
             }
         };
         if began.elapsed() >= INTERVAL {
@@ -41,8 +41,8 @@ pub(super) fn waiting<'a, T>(
     }
 }
 
-/// Tells after a moment what is waited for since then.
-async fn tell(what: &str, operation: Option<(&Socket, &str)>, began: Instant) {
+/// Reports after a moment what has been waited for since `began`.
+async fn show(what: &str, operation: Option<(&Socket, &str)>, began: Instant) {
     tokio::time::sleep(INTERVAL).await;
     let steps = match operation {
         Some((socket, kind)) => steps(socket, kind).await,
@@ -51,10 +51,10 @@ async fn tell(what: &str, operation: Option<(&Socket, &str)>, began: Instant) {
     show_progress(&format!("{what}: {} s{steps}", began.elapsed().as_secs()));
 }
 
-/// What the latest operation of a kind does or waits for, to be added to a text; empty if that is not known.
+/// The steps of the latest operation of a kind, to be added to a text; empty if they are not known.
 async fn steps(socket: &Socket, kind: &str) -> String {
     let asked = tokio::time::timeout(QUERY_LIMIT, ask_socket::<Vec<OperationView>>(socket, "/v1/operations"));
-    // It is for information only: the work itself tells what is wrong.
+    // An error is ignored: this is for information only, and the work itself reports what is wrong.
     let Ok(Ok(operations)) = asked.await else { return String::new() };
     steps_of(&operations, kind)
 }

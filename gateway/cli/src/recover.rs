@@ -13,7 +13,7 @@ use crate::output::print;
 /// The name to take.
 #[derive(Debug, Args)]
 pub(super) struct RecoverArgs {
-    /// The name that the containers bear, as `switchyard status` tells it; any other one leaves them alone for good.
+    /// The instance name of the containers, as `switchyard status` shows it; with another they stay unmanaged.
     #[arg(long, value_name = "NAME")]
     instance: String,
     /// The configuration file of the daemon; that of the running daemon, or /etc/switchyard/config.toml if that exists.
@@ -24,8 +24,8 @@ pub(super) struct RecoverArgs {
     socket: Option<PathBuf>,
 }
 
-/// Where the daemon has its configuration from: a name in another daemon's state directory would be that one's for good.
-/// While none runs, what is given.
+/// Returns the configuration sources of the running daemon: the name must not be stored in the state
+/// directory of another one, which would keep it. While none runs, returns `given`.
 ///
 /// # Errors
 /// The daemon at the socket has another file than the one that is given.
@@ -42,7 +42,7 @@ pub(super) fn sources(args: &RecoverArgs, given: &Sources) -> Result<Sources> {
 pub(super) fn recover(args: &RecoverArgs, config: &Config) -> Result<()> {
     wiring::recover_as(config, &args.instance)?;
     let text = format!(
-        "this gateway is called {} from now on; a running daemon goes on within seconds: see `switchyard status`\n",
+        "this gateway is called {} from now on; a running daemon continues within seconds: see `switchyard status`\n",
         args.instance
     );
     print(text).map_err(|fault| Error::internal("the name is stored; print this").with_source(fault))

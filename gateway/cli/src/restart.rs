@@ -44,7 +44,7 @@ pub(super) async fn restart(args: &RestartArgs) -> Result<(), DaemonError> {
         Format::Text => {
             let before = done.before.map_or_else(|| "none".to_owned(), |pid| format!("process {pid}"));
             print(format!(
-                "{}: {before} before, process {} now; containers went on\n",
+                "{}: {before} before, process {} now; containers continued\n",
                 done.part, done.after
             ))?;
         }

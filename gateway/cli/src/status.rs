@@ -130,7 +130,7 @@ fn in_flight(operations: &[OperationView]) -> String {
     format!("\n{}", table(["AGE", "OWNER", "OPERATION", "OBJECT", "STEPS", "CALLER"], &rows))
 }
 
-/// The processes that go on with a former program; empty if none does.
+/// The processes that still run a former program; empty if none does.
 fn replaced_programs(report: &StatusReport) -> String {
     let mut text = String::new();
     for ProgramView { part, pid, path, .. } in report.programs.iter().filter(|program| program.replaced) {
@@ -145,7 +145,7 @@ fn replaced_programs(report: &StatusReport) -> String {
     text
 }
 
-/// What of the configuration files is not in force; empty if they are wholly.
+/// The parts of the configuration files that are not in force; empty if all are.
 fn configuration(report: &StatusReport) -> String {
     let Some(ConfigView { pending, refused, loaded_at }) = &report.config else { return String::new() };
     let mut text = String::new();

@@ -21,7 +21,7 @@ use crate::output::{Format, print, print_error, print_json};
 /// The largest file with a token that is read: several times the longest token.
 const TOKEN_MAX: u64 = 4096;
 
-/// How often the daemon is asked whether a join or leave has ended, and how long.
+/// Interval and duration of the questions to the daemon whether a join or leave has ended.
 const PAUSE: Duration = Duration::from_millis(500);
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -34,8 +34,8 @@ pub(super) enum SwarmCommand {
     Join(JoinArgs),
     /// Show the node's part in its swarm. Exit status 1 if something has to be mended.
     Status(Target),
-    /// End and remove the tasks of the swarm on this node, and leave it. The swarm is told nothing: run `docker node
-    /// rm NODE` on a manager afterwards.
+    /// End and remove the tasks of the swarm on this node, and leave it. The swarm is not notified: run
+    /// `docker node rm NODE` on a manager afterwards.
     Leave(Target),
 }
 
@@ -45,7 +45,7 @@ pub(super) struct JoinArgs {
     /// standard input.
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
-    /// Whether the swarm may place tasks on the node: later `docker node update --availability` changes it.
+    /// Availability for tasks of the swarm: later `docker node update --availability` changes it.
     #[arg(long, value_enum, default_value_t)]
     availability: AvailabilityArg,
     /// Managers, each as HOST or HOST:PORT; the port is 2377 by default. The first that answers is joined.
@@ -85,7 +85,7 @@ async fn join(JoinArgs { token_file, availability, managers, target }: &JoinArgs
     };
     let joined = waiting("the swarm is joined", Some((&target.socket, "join_swarm")), joining).await?;
     if joined.state != "member" {
-        return Err(DaemonError::Told(told(&joined, "this node has not joined the swarm")));
+        return Err(DaemonError::Message(explanation(&joined, "this node has not joined the swarm")));
     }
     match target.output {
         Format::Json => print_json(&joined)?,
@@ -105,7 +105,7 @@ async fn leave(target: &Target) -> Result<(), DaemonError> {
     };
     let left = waiting("the swarm is left", Some((&target.socket, "leave_swarm")), leaving).await?;
     if left.state != "not_joined" {
-        return Err(DaemonError::Told(told(&left, "this node has not left the swarm")));
+        return Err(DaemonError::Message(explanation(&left, "this node has not left the swarm")));
     }
     match target.output {
         Format::Json => print_json(&left)?,
@@ -120,7 +120,7 @@ async fn leave(target: &Target) -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// How the node is when a join or leave has ended that has begun with this answer. Meanwhile its state is `during`.
+/// Returns the node's state after the join or leave that `begun` answers. Until then, it is `during`.
 async fn ended(
     target: &Target,
     begun: Result<(StatusCode, bytes::Bytes), DaemonError>,
@@ -129,7 +129,7 @@ async fn ended(
     let (status, body) = match begun {
         // The text says by itself what is wrong.
         Err(DaemonError::Refused { status, text, .. }) if status != StatusCode::NOT_FOUND => {
-            return Err(DaemonError::Told(text));
+            return Err(DaemonError::Message(text));
         }
         begun => begun?,
     };
@@ -139,8 +139,8 @@ async fn ended(
         while view.state == during {
             if Instant::now() >= deadline {
                 let text =
-                    format!("the daemon goes on {during}; `switchyard swarm status` shows how far it is");
-                return Err(DaemonError::Told(text));
+                    format!("the daemon is still {during}; `switchyard swarm status` shows how far it is");
+                return Err(DaemonError::Message(text));
             }
             sleep(PAUSE).await;
             view = daemon::ask(target, "/v1/swarm").await?;
@@ -149,14 +149,14 @@ async fn ended(
     Ok(view)
 }
 
-fn told(view: &SwarmView, otherwise: &str) -> String {
+fn explanation(view: &SwarmView, otherwise: &str) -> String {
     if view.problems.is_empty() { otherwise.to_owned() } else { view.problems.join("; ") }
 }
 
 async fn status(target: &Target) -> Result<ExitCode, DaemonError> {
     let view: SwarmView = match daemon::ask(target, "/v1/swarm").await {
         Err(DaemonError::Refused { status: StatusCode::CONFLICT, text, .. }) => {
-            return Err(DaemonError::Told(text));
+            return Err(DaemonError::Message(text));
         }
         answer => answer?,
     };
@@ -197,7 +197,7 @@ fn read_token(path: &Path) -> Result<String, DaemonError> {
     let is_stdin = path == Path::new("-");
     let place = if is_stdin { "standard input".to_owned() } else { path.display().to_string() };
     let failed =
-        |fault: io::Error| DaemonError::Told(format!("cannot read the join token from {place}: {fault}"));
+        |fault: io::Error| DaemonError::Message(format!("cannot read the join token from {place}: {fault}"));
     let mut token = String::new();
     if is_stdin {
         io::stdin().lock().take(TOKEN_MAX + 1).read_to_string(&mut token).map_err(failed)?;
@@ -213,10 +213,10 @@ fn read_token(path: &Path) -> Result<String, DaemonError> {
     }
     if token.len() as u64 > TOKEN_MAX {
         let text = format!("{place} has more than {TOKEN_MAX} bytes, and no join token has");
-        return Err(DaemonError::Told(text));
+        return Err(DaemonError::Message(text));
     }
     if token.trim().is_empty() {
-        return Err(DaemonError::Told(format!("{place} is empty: the join token is expected there")));
+        return Err(DaemonError::Message(format!("{place} is empty: the join token is expected there")));
     }
     Ok(token.trim().to_owned())
 }

@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_millis(5100);
 /// The placeholder of what was not measured.
 const NOTHING: &str = "-";
 
-/// What is shown, and how often.
+/// Selection of the tasks, and the interval of the readings.
 #[derive(Debug, Args)]
 pub(super) struct TopArgs {
     #[command(flatten)]
@@ -45,7 +45,7 @@ enum SortKey {
     Pids,
 }
 
-/// What tasks used between two readings.
+/// Usage of the tasks between two readings.
 #[derive(Debug, Serialize)]
 struct TopView {
     /// The time between the readings; absent in the first table.
@@ -54,13 +54,13 @@ struct TopView {
     tasks: Vec<TopTask>,
 }
 
-/// What one task used. What was not measured, or cannot be compared, is absent.
+/// Usage of one task. Values that were not measured, or cannot be compared, are absent.
 #[derive(Debug, Default, Serialize)]
 struct TopTask {
     id: String,
     owner: String,
     display_name: String,
-    /// Of one processor.
+    /// Share of one processor.
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_percent: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,14 +73,14 @@ struct TopTask {
     written_bytes_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pids: Option<u64>,
-    /// Of its sandbox, which its tasks share.
+    /// Rate of its sandbox, which its tasks share.
     #[serde(skip_serializing_if = "Option::is_none")]
     received_bytes_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sent_bytes_per_second: Option<f64>,
 }
 
-/// Shows the table, again and again unless one is asked for. It goes on over a restart of the daemon.
+/// Shows the table, repeatedly unless one is requested. It survives a restart of the daemon.
 pub(super) async fn top(args: &TopArgs) -> Result<(), DaemonError> {
     let path = match &args.owner {
         Some(owner) => format!("/v1/containers?owner={owner}"),
@@ -128,7 +128,7 @@ pub(super) async fn top(args: &TopArgs) -> Result<(), DaemonError> {
     }
 }
 
-/// What tasks used between two readings. Pure.
+/// Computes the usage of tasks between two readings. Pure.
 fn compare(before: Option<&ContainersView>, now: &ContainersView, sort: SortKey) -> TopView {
     let known: HashMap<&str, &TaskUsageView> =
         before.iter().flat_map(|before| &before.tasks).map(|task| (task.id.as_str(), task)).collect();
@@ -227,7 +227,7 @@ const fn whole(rate: f64) -> u64 {
 // === impl SortKey ===
 
 impl SortKey {
-    /// How much a task uses of it; what was not measured comes last.
+    /// A task's usage of it; unmeasured usage comes last.
     fn of(self, task: &TopTask) -> f64 {
         let amount = match self {
             Self::Cpu => task.cpu_percent,

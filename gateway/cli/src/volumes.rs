@@ -21,7 +21,7 @@ pub(super) enum VolumeCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct RemoveArgs {
-    /// Whose volumes they are.
+    /// Owner of the volumes.
     #[arg(long, value_name = "OWNER", value_parser = OWNERS, default_value = "swarm")]
     owner: String,
     /// The names, as `switchyard volume ls` shows them.
@@ -58,7 +58,7 @@ async fn remove(RemoveArgs { owner, names, target }: &RemoveArgs) -> Result<(), 
             Err(DaemonError::Refused {
                 status: StatusCode::NOT_FOUND | StatusCode::CONFLICT, text, ..
             }) if !text.is_empty() => {
-                return Err(DaemonError::Told(text));
+                return Err(DaemonError::Message(text));
             }
             Err(error) => return Err(error),
         }

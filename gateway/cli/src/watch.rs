@@ -1,7 +1,7 @@
-//! Lists of the daemon, shown once or, with `--watch`, again and again.
+//! Lists of the daemon, shown once or, with `--watch`, repeatedly.
 //!
 //! On a terminal a list is drawn over the one before, elsewhere printed below it: as text after an empty line, as JSON on
-//! a line of its own. A watch goes on over a restart of the daemon, and ends when its output is closed.
+//! a line of its own. A watch survives a restart of the daemon, and ends when its output is closed.
 
 use std::io;
 use std::time::Duration;
@@ -54,10 +54,10 @@ pub(super) struct ListArgs {
     owner: Option<String>,
 }
 
-/// Tells, once for each outage, that a command goes on when the daemon answers again.
+/// Reports, once for each outage, that a command waits for the daemon to answer again.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// An interval in seconds.
@@ -87,7 +87,7 @@ impl ListArgs {
 // === impl WatchArgs ===
 
 impl WatchArgs {
-    /// Whether it is shown again and again.
+    /// Returns whether it is shown repeatedly.
     pub(super) const fn is_watch(&self) -> bool {
         self.watch.is_some()
     }
@@ -140,12 +140,12 @@ impl WatchArgs {
 // === impl Outage ===
 
 impl Outage {
-    /// Tells that the daemon did not answer, unless that was told, and pauses before it is asked again.
+    /// Reports that the daemon did not answer, unless that was reported, and pauses before the next request.
     ///
     /// # Errors
     /// Standard error cannot be written.
     pub(super) async fn wait(&mut self, error: &DaemonError) -> io::Result<()> {
-        if !std::mem::replace(&mut self.is_told, true) {
+        if !std::mem::replace(&mut self.is_reported, true) {
             print_error(format!("switchyard: {}; waiting for the daemon\n", report(error)))?;
         }
         tokio::time::sleep(AGAIN).await;
@@ -153,7 +153,7 @@ impl Outage {
     }
 }
 
-/// Whether the daemon may answer later, as after a restart.
+/// Returns whether the daemon may answer later, as after a restart.
 pub(super) fn passes(error: &DaemonError) -> bool {
     matches!(
         error,

@@ -12,7 +12,7 @@ use super::network::networks;
 use super::nomad;
 use super::text::{first_of, port_range};
 
-/// The ports of Services of type NodePort, unless the API server is told otherwise.
+/// The ports of Services of type NodePort, unless the API server is configured otherwise.
 const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 
 /// The dynamic ports of a Nomad agent, unless its configuration says otherwise.
@@ -28,7 +28,7 @@ const ROUTES_MAX: usize = 100_000;
 /// The most ranges of one network.
 const RANGES_MAX: usize = 64;
 
-/// How many ports a finding names.
+/// Maximum number of ports that a finding names.
 const NAMED_MAX: usize = 8;
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {

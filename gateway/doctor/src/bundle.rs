@@ -27,10 +27,10 @@ const PART_MAX: usize = 8 << 20;
 /// The most that all parts together may have, in bytes.
 const TOTAL_MAX: usize = 64 << 20;
 
-/// How long a part may take. The longest is the doctor, which looks at facts and then at everything else.
+/// Time limit of a part. The longest is the doctor, which reads facts and then checks everything.
 const PART_LIMIT: Duration = Duration::from_secs(120);
 
-/// What a bundle is made of.
+/// The sources of a bundle.
 #[derive(Debug, Clone)]
 pub struct BundleRequest {
     /// The sources of the configuration.
@@ -48,7 +48,7 @@ pub struct BundleReport {
     pub missing: Vec<(String, String)>,
 }
 
-/// Why no bundle was written.
+/// Reason why no bundle was written.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// The file cannot be created.

@@ -15,13 +15,13 @@ use nix::unistd::Pid;
 
 use super::view::{CommandError, CommandOutput};
 
-/// How much of standard error is kept, in bytes.
+/// Amount of standard error that is kept, in bytes.
 const STDERR_MAX: usize = 64 << 10;
 
 /// The pause between two looks at a process that has closed its output.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How long the end of a killed process is awaited.
+/// Time for which the end of a killed process is awaited.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
 /// Runs a program in a process group of its own, with `PATH` as its whole environment; at most `max` bytes of

@@ -7,7 +7,7 @@ use super::facts::Facts;
 use super::finding::Finding;
 use super::text::first_of;
 
-/// How many keys a finding names.
+/// Maximum number of keys that a finding names.
 const NAMED_MAX: usize = 10;
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {

@@ -25,10 +25,10 @@ const CRI_PLUGINS: [&str; 3] = ["cri", "io.containerd.grpc.v1.cri", "io.containe
 /// The shim of runc and of runtimes with the same options.
 const RUNC_SHIM: &str = "io.containerd.runc.v2";
 
-/// Where a containerd listens whose configuration does not say.
+/// The address of a containerd whose configuration has none.
 const DEFAULT_ADDRESS: &str = "/run/containerd/containerd.sock";
 
-/// How many imported files are read.
+/// Maximum number of imported files that are read.
 const IMPORTS_MAX: usize = 32;
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {

@@ -15,7 +15,7 @@ use super::facts::{Facts, is_daemon, sources_of};
 use super::finding::{Finding, Severity};
 use super::view::FileKind;
 
-/// How many other daemons are looked at.
+/// Maximum number of other daemons that are examined.
 const DAEMONS_MAX: usize = 32;
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
@@ -91,7 +91,7 @@ fn logkeeper(status: &StatusReport) -> Option<Finding> {
 }
 
 /// The build in a description such as `logkeeper 0.1.0 protocol 2`, which other words may precede or follow;
-/// empty for a logkeeper that does not tell it.
+/// empty for a logkeeper that does not report it.
 fn build_of(detail: &str) -> Option<&str> {
     let mut words = detail.split_whitespace().skip_while(|word| *word != "logkeeper").skip(1);
     match words.next()? {

@@ -10,10 +10,10 @@ use super::finding::Finding;
 use super::text::{first_of, yaml_value};
 use super::view::FILE_MAX;
 
-/// How many files of a directory are read.
+/// Maximum number of files of a directory that are read.
 const FILES_MAX: usize = 256;
 
-/// How many devices a finding names.
+/// Maximum number of devices that a finding names.
 const NAMED_MAX: usize = 5;
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
@@ -64,7 +64,7 @@ fn spec_dir(facts: &Facts, dir: &Path) -> Vec<Finding> {
     wrong.collect()
 }
 
-/// What is wrong with a file, as far as can be seen without understanding it.
+/// The fault of a file, as far as its syntax shows one.
 fn spec_fault(facts: &Facts, file: &Path) -> Option<String> {
     let extension = file.extension()?.to_str()?;
     if extension != "json" && extension != "yaml" {

@@ -1,4 +1,4 @@
-//! What all checks start from: the configuration, the daemon's own answers, and who else is on the node.
+//! The common input of all checks: the configuration, the daemon's answers, and other software on the node.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const VARIABLES: &str = "SWITCHYARD_";
 /// The most variables and arguments of the daemon that are looked at.
 const VARIABLES_MAX: usize = 4096;
 
-/// What a look at a node starts from.
+/// The input of an examination of a node.
 #[derive(Debug, Clone, Default)]
 pub struct DoctorRequest {
     /// The sources of the configuration, as they are given to this command.
@@ -36,7 +36,7 @@ pub(super) struct Facts {
     pub(super) view: Arc<dyn NodeView>,
     /// The configuration of the sources; if they are invalid, the one in force, or the defaults.
     pub(super) config: Config,
-    /// Why the sources are invalid.
+    /// Reason why the sources are invalid.
     pub(super) config_error: Option<String>,
     /// Values that are probably not intended.
     pub(super) warnings: Vec<String>,
@@ -97,7 +97,7 @@ impl Facts {
         }
     }
 
-    /// Whether the daemon answers.
+    /// Returns whether the daemon answers.
     pub(super) const fn is_up(&self) -> bool {
         self.status.is_ok()
     }
@@ -119,12 +119,12 @@ impl Facts {
         self.processes.iter().filter(move |process| process.name() == name)
     }
 
-    /// Whether a kubelet runs on this node, or is configured.
+    /// Returns whether a kubelet runs on this node, or is configured.
     pub(super) fn has_kubelet(&self) -> bool {
         self.running("kubelet").next().is_some() || self.view.exists("/var/lib/kubelet/config.yaml")
     }
 
-    /// Whether cgroup v2 is the only hierarchy.
+    /// Returns whether cgroup v2 is the only hierarchy.
     pub(super) fn is_unified(&self) -> bool {
         self.view.exists("/sys/fs/cgroup/cgroup.controllers")
     }
@@ -199,7 +199,7 @@ impl FoundDaemon {
         Self { status, processes, environment, file, sources }
     }
 
-    /// Where the daemon that answers has its configuration from; what is given while none does.
+    /// Returns the configuration sources of the daemon that answers, or `given` while none does.
     ///
     /// # Errors
     /// `InvalidArgument` if it has another file than the given one: the rest would be of one daemon, and the file of another.
@@ -277,7 +277,7 @@ fn program_dirs(environment: &[(String, String)]) -> Vec<PathBuf> {
     dirs
 }
 
-/// Whether the arguments of a process are those of a daemon.
+/// Returns whether the arguments of a process are those of a daemon.
 pub(super) fn is_daemon(process: &ProcessFacts) -> bool {
     process.name() == "switchyard" && process.args.get(1).is_some_and(|command| command == "serve")
 }

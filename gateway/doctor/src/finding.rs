@@ -1,10 +1,10 @@
-//! What a check finds: its code, its severity, what was seen, and how to mend it.
+//! The findings of checks: code, severity, observation, and cure.
 
 use serde::{Deserialize, Serialize};
 
 use super::redact::redact;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -35,11 +35,11 @@ pub struct FindingCode {
     pub code: &'static str,
     /// The severity, unless a check gives another one.
     pub severity: Severity,
-    /// What is wrong, on one line.
+    /// The fault, on one line.
     pub title: &'static str,
-    /// What follows from it.
+    /// The consequence of the fault.
     pub consequence: &'static str,
-    /// How to mend it.
+    /// The cure of the fault.
     pub cure: &'static str,
 }
 
@@ -82,13 +82,13 @@ pub struct Finding {
     pub code: String,
     /// The severity.
     pub severity: Severity,
-    /// What is wrong, on one line.
+    /// The fault, on one line.
     pub title: String,
-    /// What was seen: the object, its path, the value.
+    /// The observation: the object, its path, the value.
     pub found: String,
-    /// What follows from it.
+    /// The consequence of the fault.
     pub consequence: String,
-    /// How to mend it.
+    /// The cure of the fault.
     pub cure: String,
     /// A command that mends it or shows more, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -130,7 +130,7 @@ fn string(rest: &str) -> (String, &str) {
     (text, "")
 }
 
-/// What follows a text of the form `<<EOF`, several lines and `EOF`.
+/// The text after a heredoc: `<<EOF`, several lines and `EOF`.
 fn after_heredoc(rest: &str) -> &str {
     let Some((head, mut body)) = rest.split_once('\n') else { return "" };
     let mark = head.trim_start_matches(['<', '-']).trim();

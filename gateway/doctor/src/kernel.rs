@@ -66,7 +66,7 @@ impl Modules {
         Self { loaded, installed: (lists.len() == 2).then(|| lists.concat()) }
     }
 
-    /// Whether a module is there; `None` if that cannot be known.
+    /// Returns whether a module is available; `None` if that cannot be known.
     fn has(&self, name: &str) -> Option<bool> {
         if self.loaded.iter().any(|loaded| loaded == name) {
             return Some(true);

@@ -15,10 +15,10 @@ use super::finding::{Finding, Severity};
 use super::text::yaml_value;
 use super::view::FileKind;
 
-/// Where kubeadm and most others put the configuration.
+/// Path of the configuration with kubeadm and most other installers.
 const CONFIG: &str = "/var/lib/kubelet/config.yaml";
 
-/// Where kubeadm puts arguments.
+/// Path of kubeadm's arguments.
 const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
 
 /// The sockets of other runtimes, and of runtimes that do not exist any more.
@@ -46,7 +46,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// What is known of the kubelet: its arguments, those that kubeadm gives it, and its file.
+/// The known configuration of the kubelet: its arguments, those that kubeadm gives it, and its file.
 struct Kubelet {
     args: Vec<(String, String)>,
     config: String,

@@ -75,7 +75,7 @@ pub fn sources_of_running(given: &Sources, admin_socket: &Path) -> switchyard_co
     facts::FoundDaemon::sources_of_running(&LocalNode::default(), given, admin_socket)
 }
 
-/// How long the facts may take, and then all checks together.
+/// Time for the facts, and then for all checks together.
 const LIMIT: Duration = Duration::from_secs(45);
 
 /// A family of checks.
@@ -97,12 +97,12 @@ const CHECKS: [(&str, Check); 12] = [
     ("daemon", daemon::check),
 ];
 
-/// What was found.
+/// Result of an examination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoctorReport {
-    /// Whether nothing is worse than a note.
+    /// True if nothing is worse than a note.
     pub healthy: bool,
-    /// Whether the daemon answered.
+    /// True if the daemon answered.
     pub daemon: bool,
     /// The findings, the worst first.
     pub findings: Vec<Finding>,

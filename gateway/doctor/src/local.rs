@@ -21,25 +21,25 @@ use tokio::net::UnixStream;
 use super::command;
 use super::view::{CommandError, CommandOutput, DiskSpace, FileFacts, FileKind, NodeView};
 
-/// How long a command may run.
+/// Time limit of a command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(5);
 
 /// The most that a command may print, in bytes.
 const COMMAND_MAX: usize = 4 << 20;
 
-/// How long a server may take to accept a connection.
+/// Time for a server to accept a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long the daemon may take to answer: counting images alone may take two seconds.
+/// Time for the daemon to answer: counting images alone may take two seconds.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 
 /// The longest answer of the daemon that is read, in bytes.
 const ANSWER_MAX: usize = 16 << 20;
 
-/// How many entries of a directory are read.
+/// Maximum number of entries of a directory that are read.
 const ENTRIES_MAX: usize = 100_000;
 
-/// How many paths are remembered that could not be looked at.
+/// Maximum number of remembered paths that could not be read.
 const DENIED_MAX: usize = 20;
 
 /// The directories in which programs are searched, after those of the daemon's `PATH`.

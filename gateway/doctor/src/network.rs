@@ -14,7 +14,7 @@ use super::finding::Finding;
 use super::text::listed;
 use super::view::FILE_MAX;
 
-/// How many configurations of a directory are read.
+/// Maximum number of configurations of a directory that are read.
 const CONFIGS_MAX: usize = 64;
 
 /// The plugins of the gateway's own bridge network.
@@ -113,8 +113,8 @@ fn bridge_plugins(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// Whether forwarded packets of the node's CNI network are dropped. The gateway's own network has the plugin
-/// firewall, which accepts its packets.
+/// Checks whether forwarded packets of the node's CNI network are dropped. The gateway's own network has the
+/// plugin firewall, which accepts its packets.
 fn forward_policy(facts: &Facts, network: &NetworkList) -> Option<Finding> {
     let has_type = |name: &str| {
         network.plugins.iter().any(|plugin| plugin.get("type").and_then(Value::as_str) == Some(name))
@@ -150,7 +150,7 @@ fn has_nf_tables(facts: &Facts) -> bool {
         || facts.view.text(builtin).is_some_and(|text| text.contains("/nf_tables.ko"))
 }
 
-/// Whether the rules drop what is forwarded for all these bridges. Pure.
+/// Returns whether the rules drop forwarded packets of all these bridges. Pure.
 fn drops(rules: &str, bridges: &[&str]) -> bool {
     let mut lines = rules.lines().take(RULES_MAX);
     let accepts = |line: &str| {

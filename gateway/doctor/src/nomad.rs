@@ -15,17 +15,17 @@ use super::hcl::{Item, items};
 use super::text::listed;
 use super::view::FileKind;
 
-/// Where packages put the configuration of an agent.
+/// Directory in which packages put the configuration of an agent.
 const CONFIG_DIR: &str = "/etc/nomad.d";
 
-/// How many files of an agent are read.
+/// Maximum number of files of an agent that are read.
 const FILES_MAX: usize = 64;
 
 /// The plugins: the names of their files, and of their blocks.
 const DRIVER: &str = "switchyard";
 const DEVICES: &str = "switchyard-device";
 
-/// Where Docker listens.
+/// The socket of Docker.
 pub(super) const DOCKER_SOCKET: &str = "/run/docker.sock";
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
@@ -124,7 +124,7 @@ impl Agent {
             .then(|| Finding::new(&NO_DEVICE_PLUGIN, format!("{files}: no block plugin {DEVICES:?} {{}}")))
     }
 
-    /// The socket that the plugin is told, or its default, if the daemon serves another one.
+    /// Checks whether the daemon serves the socket of the plugin's arguments, or its default.
     fn other_socket(&self, facts: &Facts) -> Option<Finding> {
         let args = self.args(DRIVER);
         let named = args.iter().position(|arg| arg == "--socket").and_then(|at| args.get(at + 1));
@@ -167,7 +167,7 @@ impl Agent {
         found
     }
 
-    /// Whether the docker driver can be used beside ours.
+    /// Checks whether the docker driver can be used beside ours.
     fn docker(&self, facts: &Facts) -> Option<Finding> {
         let replaces = self.args(DRIVER).windows(2).any(|pair| pair == ["--name", "docker"])
             || self.args(DRIVER).iter().any(|arg| arg == "--name=docker");

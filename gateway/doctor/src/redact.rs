@@ -4,7 +4,7 @@
 //! recognise stays; so nothing that may hold secrets as such (environments, credentials) is passed through it
 //! in the first place.
 
-/// What stands for a secret.
+/// Replacement of a secret.
 pub(crate) const REDACTED: &str = "[redacted]";
 
 /// Parts of names whose values are secrets.

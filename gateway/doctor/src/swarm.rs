@@ -31,7 +31,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// What the daemon tells of the membership.
+/// Checks the membership as the daemon reports it.
 fn membership(facts: &Facts, swarm: &SwarmView) -> Option<Finding> {
     let problems = swarm.problems.join("; ");
     let or = |otherwise: String| if problems.is_empty() { otherwise } else { problems.clone() };

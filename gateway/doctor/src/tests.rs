@@ -32,7 +32,7 @@ struct TestNode {
     files: BTreeMap<PathBuf, String>,
     programs: BTreeSet<PathBuf>,
     links: BTreeMap<PathBuf, PathBuf>,
-    /// Whether somebody listens.
+    /// By socket, true if a process listens on it.
     sockets: BTreeMap<PathBuf, bool>,
     /// Exit status and output, by the command with its arguments.
     commands: BTreeMap<String, (i32, String)>,

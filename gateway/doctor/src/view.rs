@@ -12,13 +12,13 @@ pub(super) const FILE_MAX: usize = 1 << 20;
 /// The largest list of mounts that is read, in bytes: each running container has several lines.
 const MOUNTS_MAX: usize = 16 << 20;
 
-/// How many processes are looked at.
+/// Maximum number of processes that are examined.
 const PROCESSES_MAX: usize = 65_536;
 
 /// The longest command line that is read, in bytes.
 const ARGUMENTS_BYTES_MAX: usize = 64 << 10;
 
-/// How many arguments of a process are looked at.
+/// Maximum number of arguments of a process that are examined.
 const ARGUMENTS_MAX: usize = 256;
 
 /// A file as the kernel describes it.
@@ -48,15 +48,15 @@ pub enum FileKind {
 pub struct DiskSpace {
     /// Its size in bytes.
     pub bytes: u64,
-    /// What of it can still be written, in bytes.
+    /// Space that can still be written, in bytes.
     pub free_bytes: u64,
     /// The number of its inodes; 0 if it has no fixed number.
     pub inodes: u64,
-    /// How many of them are free.
+    /// Number of free inodes.
     pub free_inodes: u64,
 }
 
-/// What a command printed.
+/// Output of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandOutput {
     /// Its exit status; `None` if a signal ended it.
@@ -65,11 +65,11 @@ pub struct CommandOutput {
     pub stdout: Vec<u8>,
     /// Standard error.
     pub stderr: Vec<u8>,
-    /// Whether it printed more than is accepted, and was killed for it.
+    /// True if it printed more than is accepted, and was killed for it.
     pub is_cut: bool,
 }
 
-/// Why a command has no result.
+/// Reason why a command has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// It cannot be executed.
@@ -118,7 +118,7 @@ pub trait NodeView: Send + Sync {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// It is none.
+    /// The path is no symbolic link.
     fn link(&self, path: &Path) -> io::Result<PathBuf>;
 
     /// The space of the file system that a path is on.
@@ -139,11 +139,11 @@ pub trait NodeView: Send + Sync {
     /// `ConnectionRefused` if nobody listens.
     fn connect(&self, socket: &Path) -> io::Result<()>;
 
-    /// Whether root of the node itself runs this process. Of another one nothing may be read: a container
-    /// chooses its arguments, and can make a reader of them wait for ever.
+    /// Returns whether root of the node itself runs this process. Nothing of another process may be read: a
+    /// container chooses its arguments, and can block a reader of them for ever.
     fn is_own_root(&self, pid: i32) -> bool;
 
-    /// Whether a group with this name, or a number, exists.
+    /// Returns whether a group with this name, or a number, exists.
     fn has_group(&self, name: &str) -> bool;
 
     /// The configuration of these sources.
@@ -158,7 +158,7 @@ pub trait NodeView: Send + Sync {
     /// Why there is no answer.
     fn ask(&self, socket: &Path, page: &str) -> Result<Vec<u8>, String>;
 
-    /// What this process was not permitted to look at so far.
+    /// The paths that this process was not permitted to read so far.
     fn denied(&self) -> Vec<PathBuf>;
 }
 
@@ -174,12 +174,12 @@ impl dyn NodeView + '_ {
         self.text(path)?.trim().parse().ok()
     }
 
-    /// Whether a path exists.
+    /// Returns whether a path exists.
     pub(super) fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.stat(path.as_ref()).is_ok()
     }
 
-    /// Whether systemd manages this node.
+    /// Returns whether systemd manages this node.
     pub(super) fn has_systemd(&self) -> bool {
         self.exists("/run/systemd/system")
     }

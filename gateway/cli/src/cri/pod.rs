@@ -20,7 +20,7 @@ const LOG_DIR: &str = "/var/log/switchyard";
 /// The annotation that names the log directory created for a pod, so that removal finds it.
 const LOG_DIR_ANNOTATION: &str = "cli.switchyard/log-dir";
 
-/// What to run.
+/// The pod to run.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     /// The pod's name.
@@ -42,7 +42,7 @@ pub(super) struct RunArgs {
     command: Vec<String>,
 }
 
-/// What was created.
+/// The created pod and container.
 struct Made {
     pod: String,
     container: String,
@@ -166,8 +166,8 @@ impl Client {
         Ok(if answer.exit_code == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Stops a pod. A runtime stops a pod that does not exist with success, for the kubelet, which may ask again: a
-    /// person is told of it.
+    /// Stops a pod. A runtime reports success for a pod that does not exist, because the kubelet repeats its
+    /// calls. Here that is an error, for people.
     pub(super) async fn stop(&mut self, pod: String) -> Result<(), CriError> {
         self.status_of(&pod).await?;
         let request = self.request(cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() });
@@ -210,8 +210,8 @@ impl Client {
     }
 }
 
-/// Whether a path is a directory directly below [`LOG_DIR`]. It is checked because any client can set the
-/// annotation.
+/// Returns whether a path is a directory directly below [`LOG_DIR`]. It is checked because any client can set
+/// the annotation.
 fn is_own_log_dir(dir: &Path) -> bool {
     dir.parent() == Some(Path::new(LOG_DIR)) && dir.file_name().is_some()
 }

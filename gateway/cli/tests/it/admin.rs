@@ -272,7 +272,7 @@ async fn failure_reasons_are_served_on_the_unix_socket_only() {
     {
         let text = pages.get_tcp(path).await;
         for secret in ["last words", "/var/lib", "419430", "\"pid\""] {
-            assert!(!text.contains(secret), "{path} tells strangers of {secret}: {text}");
+            assert!(!text.contains(secret), "{path} shows strangers {secret}: {text}");
         }
     }
     assert!(pages.get_tcp("/readyz").await.contains("[-]containerd failed: reason withheld"));
@@ -362,7 +362,7 @@ async fn scraper_is_served_while_others_hold_connections() {
     soon("the others to be closed", closed).await;
 }
 
-/// Whether the server has not closed the connection.
+/// Returns whether the server has not closed the connection.
 fn is_open(stream: &TcpStream) -> bool {
     loop {
         match stream.try_read(&mut [0; 1024]) {

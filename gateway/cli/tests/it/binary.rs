@@ -107,7 +107,7 @@ async fn managed_processes_survive_daemon_kill_and_shutdown() {
 
     let managed = node.managed();
     assert_eq!(daemon.end(Signal::SIGTERM), Some(0));
-    assert!(managed.iter().all(ProcessId::is_alive), "what it manages must go on running");
+    assert!(managed.iter().all(ProcessId::is_alive), "what it manages must keep running");
     for socket in ["run/cri.sock", "run/admin.sock", "run/admin.addr"] {
         assert!(!node.path(socket).exists(), "{socket} is left");
     }

@@ -265,7 +265,7 @@ async fn long_log_of_a_running_program_is_rotated() {
     let (process, _) = supervisor.up(None).await;
     let _process = Killed(process);
     tokio::task::spawn_blocking(move || {
-        wait_until("it is put aside and goes on", || {
+        wait_until("it is put aside and continues", || {
             fs::metadata(&old).is_ok_and(|old| old.len() >= 16 << 20)
                 && fs::read_to_string(&log).is_ok_and(|text| text.starts_with("goes on\n"))
         });

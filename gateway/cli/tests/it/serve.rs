@@ -398,13 +398,13 @@ async fn devices_with_a_resource_are_offered_to_the_kubelet_until_shutdown() {
     let daemon = node.serve(&Fake::new());
     let kubelet = Kubelet::start(&directory, Options::default());
     kubelet.wait_until("the device is known", |kubelet| kubelet.capacity("acme.com/tpu") == (1, 1)).await;
-    let told = async {
-        let told = |text: &str| text.contains("a kubelet follows 1 resources");
-        while !node.page("/statusz").await.is_some_and(|(_, text)| told(&text)) {
+    let followed = async {
+        let is_followed = |text: &str| text.contains("a kubelet follows 1 resources");
+        while !node.page("/statusz").await.is_some_and(|(_, text)| is_followed(&text)) {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     };
-    soon("the page to say so", told).await;
+    soon("the page to say so", followed).await;
     let metrics = node.page("/metrics").await.unwrap().1;
     let counted =
         "{code=\"OK\",method=\"v1beta1.DevicePlugin/GetDevicePluginOptions\",protocol=\"device_plugin\"} 1";

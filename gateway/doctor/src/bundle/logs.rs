@@ -9,10 +9,10 @@ use switchyard_node_files::{ReadError, RegularFile};
 
 use crate::{NodeView, PROGRAM_DIRS, run_command, search_path};
 
-/// How much of the end of a log is taken, in bytes.
+/// Amount of the end of a log that is taken, in bytes.
 pub(super) const LOG_MAX: usize = 5 << 20;
 
-/// How long journalctl may take.
+/// Time limit of journalctl.
 const JOURNAL_LIMIT: Duration = Duration::from_secs(30);
 
 /// The end of a log file.

@@ -19,10 +19,10 @@ use crate::{self as doctor, DoctorRequest, LocalNode, NodeView, PROGRAM_DIRS};
 /// The largest file of the kernel that is read, in bytes.
 const FILE_MAX: usize = 16 << 20;
 
-/// How many pages of events are asked for.
+/// Maximum number of pages of events that are requested.
 const PAGES_MAX: usize = 100;
 
-/// What stands for a variable of tasks.
+/// Replacement of the value of a task's variable.
 const WITHHELD: &str = "[redacted]";
 
 /// A part: its name in the archive, and how it is gathered.
@@ -48,7 +48,7 @@ pub(super) const PARTS: &[PartGatherer] = &[
     ("logs/containerd.log", containerd_log),
 ];
 
-/// What all parts start from.
+/// The common input of all parts.
 pub(super) struct Context {
     request: BundleRequest,
     view: Arc<LocalNode>,
@@ -81,7 +81,7 @@ impl Context {
         self.view.stat(Path::new("/run/systemd/system")).is_ok()
     }
 
-    /// What a program prints; nothing if it is missing or fails.
+    /// The output of a program; nothing if it is missing or fails.
     fn output(&self, name: &str, args: &[&str]) -> Option<String> {
         let view: &dyn NodeView = &*self.view;
         let program = view.program(name, &PROGRAM_DIRS.map(PathBuf::from))?;

@@ -38,7 +38,7 @@ async fn node() -> TestNode {
     node
 }
 
-/// How often the containers were read: each reading asks once for each owner.
+/// Number of readings of the containers: each asks once for each owner.
 fn readings(fake: &Fake) -> usize {
     let asked = fake.count(Method::TaskMetrics);
     assert_eq!(asked % Owner::ALL.len(), 0, "{asked}");

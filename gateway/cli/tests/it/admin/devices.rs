@@ -54,7 +54,7 @@ fn reported() -> Report {
     }
 }
 
-/// What a job and a pod hold of a node, on which people read the names of objects in their labels.
+/// The holdings of a job and a pod on a node, on which the names of objects come from their labels.
 pub(super) struct Held {
     /// The task `jobs/train` of Nomad, with a slot and the processors 2 and 3.
     pub(super) train: Arc<Task>,

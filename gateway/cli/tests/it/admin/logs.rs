@@ -1,4 +1,4 @@
-//! The page that tells where the log of a task is.
+//! The page with the location of a task's log.
 
 use http::StatusCode;
 use switchyard_core::id::Owner;

@@ -93,7 +93,7 @@ pub(super) fn labelled(mut meta: Meta, label: &str, value: &str) -> Meta {
     meta
 }
 
-/// Why a part of the backend does not work.
+/// A condition of a part of the backend that does not work.
 pub(super) fn broken() -> BackendCondition {
     BackendCondition::False { reason: "Broken".to_owned(), message: "gone".to_owned() }
 }
@@ -186,7 +186,7 @@ impl TestNode {
         )
     }
 
-    /// What the pages are about.
+    /// The source of the pages.
     pub(super) fn node(&self) -> Node {
         let reporters = self.reporters.iter().cloned().chain([Arc::clone(&self.reporter) as _]);
         Node::new(NodeSources {

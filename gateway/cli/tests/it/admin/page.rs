@@ -66,7 +66,7 @@ struct Answer {
 }
 
 impl Site {
-    /// Of a node with the pod `shop/web`, the task `jobs/train`, and a part that has failed.
+    /// Creates the site of a node with the pod `shop/web`, the task `jobs/train`, and a part that has failed.
     async fn new() -> Self {
         let node = TestNode::new().await;
         node.sandbox(pod()).await;
@@ -145,7 +145,7 @@ async fn strangers_see_health_and_counts_alone() {
             page.body
         );
         for secret in secrets {
-            assert!(!page.body.contains(secret), "strangers are told of {secret}: {}", page.body);
+            assert!(!page.body.contains(secret), "strangers see {secret}: {}", page.body);
         }
         for path in [
             format!("/tasks/{task}"),
@@ -305,7 +305,7 @@ async fn page_does_not_wait_for_a_reading_that_hangs() {
     let begin = Instant::now();
     let page = site.get("/", &cookie).await.body;
     assert!(page.contains("What tasks use is being read"), "{page}");
-    // The clock of the test goes on only by what is waited for.
+    // The clock of the test advances only by what is waited for.
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
     drop(hold);
     // The reading that hangs has a time limit.

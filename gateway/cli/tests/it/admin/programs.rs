@@ -38,9 +38,8 @@ async fn replaced_program_is_shown_with_what_to_do() {
     let pages = Pages::serve(node).await;
     let socket = pages.socket();
     let program = program.display().to_string();
-    let told = format!(
-        "containerd (process {pid}) still runs a former {program}: `switchyard restart containerd`"
-    );
+    let expected =
+        format!("containerd (process {pid}) still runs a former {program}: `switchyard restart containerd`");
     for (is_replaced, metric) in [
         (false, "switchyard_replaced_programs{part=\"containerd\"} 0\n"),
         (true, "switchyard_replaced_programs{part=\"containerd\"} 1\n"),
@@ -50,7 +49,7 @@ async fn replaced_program_is_shown_with_what_to_do() {
         }
         let output = run(&["status", "--socket", &socket]).await;
         let text = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(text.contains(&told), is_replaced, "{text}");
+        assert_eq!(text.contains(&expected), is_replaced, "{text}");
         let (_, metrics) = pages.get("/metrics").await;
         assert!(metrics.contains(metric), "{metrics}");
     }
@@ -82,7 +81,7 @@ async fn part_is_restarted_on_the_unix_socket_only() {
     let socket = pages.socket();
     let output = run(&["restart", "containerd", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(text, "containerd: process 4711 before, process 4712 now; containers went on\n");
+    assert_eq!(text, "containerd: process 4711 before, process 4712 now; containers continued\n");
     let output = run(&["restart", "logkeeper", "--socket", &socket]).await;
     assert_eq!(output.status.code(), Some(1));
     let why = String::from_utf8(output.stderr).unwrap();

@@ -1,4 +1,4 @@
-//! What the daemon exports of a pod's start, to a collector that keeps it.
+//! Export of the spans of a pod's start, to a collector that keeps them.
 
 use switchyard_collector::Collector;
 use switchyard_proto::opentelemetry::proto::trace::v1::Span;
