@@ -21,7 +21,7 @@ use crate::wire;
 /// The default timeout of a call. For a finish, its drain time is added.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(10);
 
-/// How many calls run at once. Further calls wait for a permit, and the wait counts towards their timeout.
+/// Maximum number of concurrent calls. Further calls wait, and the wait counts towards their timeout.
 const CALLS: usize = 8;
 
 /// A client of one logkeeper.
@@ -156,7 +156,7 @@ impl Client {
         }
     }
 
-    /// Whether output of this container is still read, or is still to be logged.
+    /// Returns whether output of this container is still read, or is still to be logged.
     ///
     /// # Errors
     /// As [`Client::hello`].
@@ -235,7 +235,7 @@ impl Client {
         }
     }
 
-    /// Whether a logkeeper that does not listen may still be restarting.
+    /// Returns whether a logkeeper that does not listen may still be restarting.
     fn may_return(&self) -> bool {
         self.absent().get_or_insert_with(Instant::now).elapsed() < RESTART
     }

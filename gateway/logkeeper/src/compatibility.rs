@@ -1,5 +1,5 @@
-//! What the first version wrote and said, which every later one reads, writes and says alike: a daemon is upgraded
-//! while the logkeeper of the version before goes on, and back.
+//! Formats and messages of the first version, which every later one reads, writes and sends alike: during an
+//! upgrade or downgrade, the daemon and the logkeeper are of different versions.
 //!
 //! The files in `golden` are not changed. A version that stores or says something new adds files of its own.
 
@@ -15,8 +15,8 @@ use crate::protocol::{
 use crate::state_dir::StateDir;
 use crate::wire;
 
-/// What the logkeeper of the first version understands. A request with one more field, or a new one, must not
-/// be sent to it: see [`crate::protocol`].
+/// The requests that the logkeeper of the first version understands. A request with one more field, or a new
+/// one, must not be sent to it: see [`crate::protocol`].
 #[test]
 fn requests_are_those_of_the_first_version() {
     for line in include_str!("golden/requests-1.jsonl").lines() {

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::protocol::{Reply, Request, VERSION, Welcome};
 use crate::wire;
 
-/// How long calls wait for a logkeeper that does not listen: one that was killed is restarted within moments.
+/// Time for which calls wait for a logkeeper that does not listen, as after a kill until its restart.
 pub(crate) const RESTART: Duration = Duration::from_secs(5);
 
 /// Pause between two attempts to connect while the logkeeper does not listen.

@@ -28,10 +28,10 @@ const BATCHES_PER_TURN: u32 = 4;
 /// A FIFO that held this many bytes is enlarged, because its writer is about to block.
 const FULL: usize = BATCH / 2;
 
-/// How many bytes are still read from a FIFO when the drain time is over: the capacity of a full one.
+/// Number of bytes that are still read from a FIFO when the drain time is over: the capacity of a full one.
 pub(crate) const LAST_DRAIN: usize = 1024 * 1024;
 
-/// What the containers of one logkeeper share.
+/// The state that the containers of one logkeeper share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) state: StateDir,
@@ -90,11 +90,11 @@ enum Wake {
 // === impl Command ===
 
 impl Command {
-    /// Whether nobody wants the command any more, because whoever asked has been refused or has gone.
+    /// Returns whether the command is obsolete, because its client has been refused or has gone.
     fn is_withdrawn(&self) -> bool {
         match self {
-            // Each acts for whoever asked: a client that is gone, or one that was told that the log was not reopened,
-            // and that may have given the old file its name back since.
+            // These act for the client alone: it may be gone, or it got the answer that the log was not
+            // reopened, and may have given the old file its name back since.
             Self::Attach { done, .. } => done.is_closed(),
             Self::Started(done) => done.is_closed(),
             Self::Reopen(done) => done.is_closed(),
@@ -358,7 +358,7 @@ impl Container {
         commands.close();
         while let Ok(command) = commands.try_recv() {
             match command {
-                // Dropping the sender tells the caller that the container is no longer open.
+                // Dropping the sender reports to the caller that the container is no longer open.
                 Command::Attach { .. } | Command::Started(_) | Command::Reopen(_) => {}
                 Command::Finish { done, .. } => waiting.push(done),
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::protocol::Fault;
 
-/// Why the logkeeper ended, or why a call to it failed.
+/// Reason why the logkeeper ended, or why a call to it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file operation of the logkeeper failed.
@@ -60,7 +60,7 @@ pub enum Error {
     Deadline {
         /// The request's name.
         op: &'static str,
-        /// How long the call waited.
+        /// Duration of the call.
         limit: Duration,
     },
     /// A request or reply cannot be encoded or decoded.

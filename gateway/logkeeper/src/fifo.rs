@@ -17,7 +17,7 @@ const LARGE: usize = 1024 * 1024;
 /// The kernel's soft limit on the pages of all pipe buffers of a user.
 const SOFT_LIMIT: &str = "/proc/sys/fs/pipe-user-pages-soft";
 
-/// How much pipe buffer space the logkeeper may use beyond the default.
+/// The pipe buffer space that the logkeeper may use beyond the default.
 ///
 /// Pipe buffers are counted per user, and a user above the soft limit gets pipes of two pages from then on,
 /// which would slow down every container that runs as this user. So the logkeeper uses a quarter of the
@@ -36,7 +36,7 @@ pub(crate) struct Fifo {
     path: PathBuf,
     receiver: Receiver,
     loan: Option<Loan>,
-    /// Whether the kernel has refused to enlarge it.
+    /// True if the kernel has refused to enlarge it.
     refused: bool,
 }
 

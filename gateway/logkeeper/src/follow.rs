@@ -32,7 +32,7 @@ use crate::window_budget::{RECENT, SpoolWindow, WindowBudget};
 /// The most bytes that are sent to a client before other tasks run.
 const CHUNK: usize = 256 * 1024;
 
-/// How long a client may read nothing after the end of the output before the rest is dropped.
+/// Time for which a client may read nothing after the end of the output before the rest is dropped.
 const LINGER: Duration = Duration::from_secs(30);
 
 /// The range of a stream that can be read.
@@ -40,12 +40,12 @@ const LINGER: Duration = Duration::from_secs(30);
 struct Readable {
     floor: u64,
     end: u64,
-    /// How many bytes were logged without the spool, which had no room for them.
+    /// Number of bytes that were logged without the spool, which had no room for them.
     unshown: u64,
 }
 
-/// The followers of one stream, as the container's task sees them. Dropping it tells them that the output has
-/// ended.
+/// The followers of one stream, as the container's task sees them. Dropping it reports the end of the output
+/// to them.
 #[derive(Debug)]
 pub(crate) struct Feed {
     readable: watch::Sender<Readable>,
@@ -66,9 +66,9 @@ pub(crate) struct Follower {
     readable: watch::Receiver<Readable>,
     offset: Arc<AtomicU64>,
     caught_up: Arc<Notify>,
-    /// Whether it was far behind since it had last caught up.
+    /// True if it was far behind since it had last caught up.
     was_behind: bool,
-    /// How many bytes it was not sent, and how many of the stream it knows to be unshown.
+    /// Number of bytes it was not sent, and number of the stream's unshown bytes that it knows.
     missed: u64,
     unshown: u64,
     fs_thread: Arc<FsThread>,
@@ -146,8 +146,8 @@ impl Feed {
         }
     }
 
-    /// How far the slowest client is behind. One that has missed output does not count: it goes on with the most recent
-    /// one, which is kept anyway.
+    /// Number of bytes by which the slowest client is behind. A client that has missed output does not count:
+    /// it continues with the most recent output, which is kept anyway.
     fn behind(&self, spool: &Spool) -> u64 {
         let offsets = self.offsets.iter().filter_map(Weak::upgrade);
         let offsets = offsets.map(|offset| offset.load(Ordering::Relaxed));
@@ -171,8 +171,8 @@ impl Feed {
         self.readable.send_if_modified(|readable| std::mem::replace(readable, now) != now);
     }
 
-    /// Returns when a client that was far behind has caught up or is gone, and when the last follower is gone, unless that
-    /// was told already by [`Feed::forget_gone`]. Cancel-safe.
+    /// Returns when a client that was far behind has caught up or is gone, and when the last follower is
+    /// gone, unless [`Feed::forget_gone`] has reported that. Cancel-safe.
     pub(crate) async fn wait_releasable(&self) {
         if self.window.is_none() {
             return std::future::pending().await;

@@ -17,7 +17,7 @@ pub const DEFAULT_MAX_LINE: u32 = 16 * 1024;
 /// The largest `max_line` that is accepted, in bytes.
 pub const MAX_LINE_LIMIT: u32 = 256 * 1024;
 
-/// What a log line adds to its content, in bytes: time, stream, tag, three spaces and the newline.
+/// Size of a log line beside its content, in bytes: time, stream, tag, three spaces and the newline.
 pub const LINE_OVERHEAD: usize = STAMP_LEN + 1 + STREAM_NAME_LEN + 1 + 1 + 1 + 1;
 
 /// The length of a [`Header`].
@@ -39,7 +39,7 @@ pub enum Stream {
     Stderr,
 }
 
-/// Whether a log line ends a line of output.
+/// Completeness of a log line: a whole line of output, or a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tag {
     /// `F`: the content ended with a newline.
@@ -60,9 +60,9 @@ pub(crate) struct Header([u8; HEADER_LEN]);
 pub struct Line<'a> {
     /// The bytes to log, verbatim.
     pub content: &'a [u8],
-    /// Whether the line of output ends here.
+    /// `Full` if the line of output ends here.
     pub tag: Tag,
-    /// How many bytes of the input this line used up, line end included.
+    /// Number of bytes of the input that this line used up, line end included.
     pub consumed: usize,
 }
 

@@ -56,18 +56,18 @@ struct Busy {
     since: AtomicU64,
     /// The value of `since` of the call that was last counted as a stall; 0 if none was.
     counted: AtomicU64,
-    /// How many calls have been blocked for at least [`STALLED`].
+    /// Number of calls that have been blocked for at least [`STALLED`].
     stalls: AtomicU64,
 }
 
 /// The stalls of all threads.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct StallReport {
-    /// How many threads have been blocked in a call for at least [`STALLED`].
+    /// Number of threads that have been blocked in a call for at least [`STALLED`].
     pub(crate) threads: u64,
-    /// How long the longest of these calls has been blocked; zero if there is none.
+    /// Duration of the longest of these calls so far; zero if there is none.
     pub(crate) longest: Duration,
-    /// How many calls were blocked that long, those that still are included. It never falls.
+    /// Number of calls that were blocked that long, including those that still are. It never falls.
     pub(crate) total: u64,
 }
 
@@ -200,8 +200,8 @@ impl FsThread {
         Call(&self.busy)
     }
 
-    /// How long the current call has been blocked, if for at least [`STALLED`], and the mount point of the
-    /// file system.
+    /// Time for which the current call has been blocked, if for at least [`STALLED`], and the mount point of
+    /// the file system.
     pub(crate) fn stalled(&self) -> Option<(Duration, &str)> {
         Some((self.busy.stalled()?, self.name.as_str()))
     }
@@ -219,8 +219,8 @@ impl Busy {
         }
     }
 
-    /// How long the current call has been blocked, if for at least [`STALLED`]. Counts each such call once,
-    /// whoever sees it first.
+    /// Time for which the current call has been blocked, if for at least [`STALLED`]. Counts each such call
+    /// once, at the first look.
     fn stalled(&self) -> Option<Duration> {
         let since = self.since.load(Ordering::Relaxed);
         let waited = Duration::from_millis(self.now().saturating_sub(since.checked_sub(1)?));

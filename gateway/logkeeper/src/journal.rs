@@ -37,7 +37,7 @@ use crate::window_budget::WindowBudget;
 /// A write to the log is issued once its text has this many bytes.
 const TEXT_LIMIT: usize = 128 * 1024;
 
-/// How long after a restart of the logkeeper the last logged output is kept, for clients that reconnect.
+/// Time after a restart of the logkeeper for which logged output is kept for clients that reconnect.
 const RESUME: Duration = Duration::from_secs(5);
 
 /// The result of reading a FIFO.
@@ -62,7 +62,7 @@ pub(crate) struct Journal {
     feeds: [Feed; 2],
     /// Until then, a client of the previous logkeeper may reconnect and continue where it was.
     resumable: Option<Instant>,
-    /// Whether a failure to store the record or to write a spool was logged.
+    /// True if a failure to store the record or to write a spool was logged.
     warned: bool,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Journal {
 struct Written {
     /// Bytes of output that were logged, or counted as lost.
     used: usize,
-    /// Whether the rest is an unfinished line.
+    /// True if the rest is an unfinished line.
     drained: bool,
 }
 
@@ -337,8 +337,8 @@ impl Journal {
         }
     }
 
-    /// Releases the space of logged output, except for what clients may still have to read, and tells them how far they
-    /// may read.
+    /// Releases the space of logged output, except for output that clients may still have to read, and
+    /// publishes to them the range that they may read.
     fn release(&mut self, stream: Stream, slack: u64) {
         if self.resumable.is_some_and(|until| Instant::now() >= until) {
             self.resumable = None;

@@ -31,20 +31,20 @@ use crate::window_budget::WindowBudget;
 
 use abandon::AbandonedContainer;
 
-/// How many clients may be attached at once; each takes two file descriptors.
+/// Maximum number of attached clients; each takes two file descriptors.
 const FOLLOWERS: usize = 512;
 
-/// How many commands may be queued for one container.
+/// Maximum number of queued commands of one container.
 const COMMANDS: usize = 8;
 
-/// How many containers may be open at once: each takes six file descriptors and a task.
+/// Maximum number of open containers: each takes six file descriptors and a task.
 const CONTAINERS: usize = 32 * 1024;
 
-/// How long a container's task may take for a command, in addition to what the command itself allows; less
-/// than the client's timeout.
+/// Time for a container's task to execute a command, in addition to what the command itself allows; less than
+/// the client's timeout.
 const COMMAND_LIMIT: Duration = Duration::from_secs(8);
 
-/// How long a start waits for the recovery of containers; containers on a file system that hangs are
+/// Time for which a start waits for the recovery of containers; containers on a file system that hangs are
 /// recovered in the background.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(3);
 
@@ -57,8 +57,8 @@ pub(crate) struct Keeper {
     _lock: StateLock,
 }
 
-/// What requests modify. Locked for short operations in memory and in the state directory, and never across
-/// an await.
+/// The state that requests modify. Locked for short operations in memory and in the state directory, and
+/// never across an await.
 #[derive(Debug)]
 struct Table {
     shared: Arc<Shared>,
@@ -424,7 +424,7 @@ fn io_fault(action: &str, id: &str, error: &io::Error) -> Fault {
     Fault::new(FaultKind::Io, format!("cannot {action} container {id}: {error}"))
 }
 
-/// Whether an id can be used as a file name.
+/// Returns whether an id can be used as a file name.
 fn is_id(id: &str) -> bool {
     !id.is_empty()
         && id.len() <= MAX_ID

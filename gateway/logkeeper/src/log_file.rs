@@ -55,7 +55,7 @@ pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     error.raw_os_error().or_else(of_call)
 }
 
-/// What is in the place of a directory that cannot be created, if anything is.
+/// Describes the file in the place of a directory that cannot be created, if there is one.
 fn obstacle(dir: &Path) -> Option<String> {
     for place in dir.ancestors() {
         match place.metadata() {

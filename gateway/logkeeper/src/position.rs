@@ -27,8 +27,8 @@ pub(crate) struct Position {
     /// Log lines and content bytes dropped since the beginning.
     pub(crate) dropped_lines: u64,
     pub(crate) dropped_bytes: u64,
-    /// Of these, the lines that the log has no notice of yet, and the error that caused the loss (errno, 0 if
-    /// unknown).
+    /// The dropped lines and bytes without a notice in the log yet, and the error that caused the loss
+    /// (errno, 0 if unknown).
     pub(crate) unreported_lines: u64,
     pub(crate) unreported_bytes: u64,
     pub(crate) errno: u64,

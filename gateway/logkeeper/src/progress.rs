@@ -1,4 +1,4 @@
-//! How far the start of a container is: what it waits for, whether it has failed, and whether it was given up.
+//! The progress of a container's start: the file system that it waits for, its failure, and its abandonment.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,11 +11,11 @@ use crate::protocol::{Fault, FaultKind};
 /// The state of a container's start.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Whether the container was given up: its task is to drop what it has.
+    /// True if the container was given up: its task is to drop what it has.
     abandoned: watch::Sender<bool>,
     /// The thread that the container runs on, or that it waits for.
     fs_thread: Mutex<Option<Arc<FsThread>>>,
-    /// Why it could not be opened.
+    /// Reason why it could not be opened.
     failed: OnceLock<Fault>,
 }
 
@@ -25,7 +25,7 @@ impl Progress {
         self.abandoned.send_replace(true);
     }
 
-    /// Whether the container was given up.
+    /// Returns whether the container was given up.
     pub(crate) fn is_abandoned(&self) -> bool {
         *self.abandoned.borrow()
     }
@@ -35,7 +35,7 @@ impl Progress {
         self.abandoned.subscribe()
     }
 
-    /// Whether its file system hangs.
+    /// Returns whether its file system hangs.
     pub(crate) fn is_stalled(&self) -> bool {
         self.fs_thread.lock().as_ref().is_some_and(|fs_thread| fs_thread.stalled().is_some())
     }
@@ -67,7 +67,7 @@ impl Progress {
         drop(self.failed.set(fault));
     }
 
-    /// Why the container could not be opened.
+    /// Reason why the container could not be opened.
     pub(crate) fn failure(&self) -> Option<&Fault> {
         self.failed.get()
     }

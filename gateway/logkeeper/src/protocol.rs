@@ -43,7 +43,7 @@ pub struct LogSpec {
     /// The log file, as an absolute path; it and its directories are created. Without one, output is sent to
     /// attached clients only.
     pub log: Option<PathBuf>,
-    /// Whether the container has a terminal.
+    /// True if the container has a terminal.
     pub tty: bool,
     /// The most bytes of content in one log line, from 1 to [`crate::format::MAX_LINE_LIMIT`].
     pub max_line: u32,
@@ -73,7 +73,7 @@ pub enum Request {
     Finish {
         /// The container's id.
         id: String,
-        /// How long to wait for the FIFOs' writers to close them; 0 reads only what the FIFOs contain now.
+        /// Time for the writers of the FIFOs to close them, in milliseconds; 0 reads only present content.
         drain_ms: u64,
     },
     /// Forgets a container whose log is on a file system that hangs, without the rest of its output; answered by
@@ -131,12 +131,12 @@ pub enum Reply<T> {
     Error(Fault),
 }
 
-/// Why a request was not carried out.
+/// Reason why a request was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// The class of the failure, for programs.
     pub kind: FaultKind,
-    /// What failed and on which object, for people.
+    /// The failed operation and its object, for people.
     pub message: String,
 }
 
@@ -214,7 +214,7 @@ pub struct Entry {
     pub id: String,
     /// Its counters.
     pub counters: Counters,
-    /// Whether a [`Request::Finish`] is in progress.
+    /// True if a [`Request::Finish`] is in progress.
     pub finishing: bool,
 }
 
@@ -243,12 +243,12 @@ pub struct Stats {
     /// Containers whose logs these file systems block. Older logkeepers do not send it.
     #[serde(default)]
     pub stalled_containers: u64,
-    /// How long the file system that has blocked for longest has not answered, in milliseconds; 0 if none
-    /// blocks. Older logkeepers do not send it.
+    /// Time for which the longest-blocked file system has not answered, in milliseconds; 0 if none blocks.
+    /// Older logkeepers do not send it.
     #[serde(default)]
     pub stall_age_ms: u64,
-    /// How often a file system has not answered for seconds since this logkeeper started, the present times
-    /// included. Older logkeepers do not send it.
+    /// Number of times that a file system has not answered for seconds since this logkeeper started, the
+    /// present ones included. Older logkeepers do not send it.
     #[serde(default)]
     pub stalls: u64,
     /// Sums over the containers that are logged at present, and those finished since this logkeeper started.

@@ -11,10 +11,11 @@
 //!   opened.
 //! - A file is opened beneath the directory that an orchestrator chose, without following links: a container can
 //!   write to a directory of the host that it has mounted.
-//! - To find where the last lines begin, at most 256 MiB are decompressed, those of one file twice. What is older is left out then, and [`LogReader::take_omitted`] tells it.
+//! - To find where the last lines begin, at most 256 MiB are decompressed, those of one file twice. Older
+//!   lines are left out then, which [`LogReader::take_omitted`] reports.
 //! - A reader whose [`ReadWaiter`] was dropped ends by itself.
 //! - A follower loses and repeats no line when the log is rotated (the file is renamed, and one with its name
-//!   created), nor when the logkeeper was killed and writes its last batch anew (`replay`).
+//!   created), nor when the logkeeper was killed and writes its last batch again (`replay`).
 //!
 //! Calls block on the file system. A follower calls [`LogReader::next_piece`] again, after a pause, when it has returned
 //! `None`.
@@ -115,8 +116,8 @@ impl LogReader {
         }
     }
 
-    /// Tells that nothing will be written any more. A torn line at the end is passed on then, marked as malformed;
-    /// before, it is one that is being written.
+    /// Ends the log: nothing will be written any more. A torn line at the end is passed on then, marked as
+    /// malformed; before, it is taken for one that is being written.
     pub const fn end(&mut self) {
         match &mut self.0 {
             Format::Cri(reader) => reader.end(),
@@ -124,7 +125,7 @@ impl LogReader {
         }
     }
 
-    /// What was left out since the last call: files that cannot be read, and what is older than a search reached.
+    /// The omissions since the last call: files that cannot be read, and lines older than the search limit.
     pub fn take_omitted(&mut self) -> Vec<ReadError> {
         match &mut self.0 {
             Format::Cri(reader) => reader.take_omitted(),

@@ -1,5 +1,5 @@
 //! Rotates the log of a container, for owners that have nobody else to do so: its file gets the name of a rotated
-//! one, and the logkeeper has to be asked to open the log anew ([`Client::reopen`](crate::Client::reopen)).
+//! one, and the logkeeper has to be asked to reopen the log ([`Client::reopen`](crate::Client::reopen)).
 //!
 //! The names are those that kubelets give, `NAME.20060102-150405`, which [`reader`](crate::reader) puts into their
 //! order by the time in them. So they grow even if the clock is set back.
@@ -19,7 +19,7 @@ use switchyard_linux::files::{self, Durable, if_present};
 
 use crate::reader::rotation::rotation_time;
 
-/// How the time of a rotation is written in a name.
+/// Format of the time of a rotation in a name.
 const TIME: &str = "%Y%m%d-%H%M%S";
 
 /// The rotated files of one log, in a directory that only root writes to.
@@ -55,14 +55,14 @@ impl RotatedFiles {
         Ok(Self { log: log.to_owned(), names })
     }
 
-    /// How many there are.
+    /// Number of rotated files.
     #[must_use]
     pub fn count(&self) -> usize {
         self.names.len()
     }
 
-    /// Makes the log's file the newest of the rotated ones. Until the logkeeper has opened the log anew, that is the
-    /// file that it writes.
+    /// Makes the log's file the newest of the rotated ones. Until the logkeeper has reopened the log, that is
+    /// the file that it writes.
     ///
     /// # Errors
     /// The file cannot be renamed: `NotFound` if there is none.
@@ -74,8 +74,8 @@ impl RotatedFiles {
         Ok(())
     }
 
-    /// Removes the oldest files, until so many are left. None of those that go may be written any more: until the log is
-    /// opened anew, the newest one is.
+    /// Removes the oldest files, until so many are left. None of the removed ones may be written any more:
+    /// until the log is reopened, the newest one is.
     ///
     /// # Errors
     /// A file cannot be removed.

@@ -27,7 +27,7 @@ use calls::{ALLOWED, REFUSED};
 /// To open logs anywhere, and to use the space that a file system reserves for root.
 const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::SYS_RESOURCE);
 
-/// Why the process is not confined, or not completely.
+/// Reason why the process is not confined, or not completely.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SandboxError {
     /// The kernel refused an operation.
@@ -42,7 +42,7 @@ pub(crate) enum SandboxError {
 enum ArgCondition {
     /// An argument has this value.
     Is(u8, u64),
-    /// Of these bits of an argument, exactly these are set.
+    /// Exactly these bits of an argument are set, among those of a mask.
     Bits(u8, u64, u64),
 }
 
@@ -154,7 +154,7 @@ mod tests {
     /// Set in the environment of the process that confines itself; see [`alone`].
     const CONFINED: &str = "SWITCHYARD_TEST_CONFINED";
 
-    /// Whether this is the process in which test `name` may confine itself. If not, such a process is
+    /// Returns whether this is the process in which test `name` may confine itself. If not, such a process is
     /// started, and must succeed.
     fn alone(name: &str) -> bool {
         if std::env::var_os(CONFINED).is_some() {

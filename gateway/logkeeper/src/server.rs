@@ -24,13 +24,13 @@ use crate::protocol::{Attached, Done, Fault, FaultKind, Reply, Request, VERSION,
 use crate::socket_holder::{HeldSocket, LINGER, SocketHolder};
 use crate::wire;
 
-/// How many control connections may be open; further ones wait to be accepted.
+/// Maximum number of open control connections; further ones wait to be accepted.
 const CONNECTIONS: usize = 64;
 
-/// How long a client may take to send Hello, since it occupies one of the connections.
+/// Time for a client to send Hello, since it occupies one of the connections.
 const GREETING: Duration = Duration::from_secs(10);
 
-/// How long a client may take to read an answer.
+/// Time for a client to read an answer.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause after a connection could not be accepted, for instance for lack of descriptors.
@@ -50,10 +50,10 @@ pub struct Config {
     pub socket_uid: Option<u32>,
     /// The socket's group; the keeper's own group if `None`.
     pub socket_gid: Option<u32>,
-    /// Whether [`crate::run`] confines the process: no new privileges, few capabilities, and a system call
+    /// True if [`crate::run`] confines the process: no new privileges, few capabilities, and a system call
     /// filter.
     pub sandbox: bool,
-    /// The version of the build, which clients are told.
+    /// The version of the build, which is reported to clients.
     pub build: String,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Sink {
     path: Option<PathBuf>,
     /// `None` while the file cannot be opened; each batch tries again.
     file: Option<File>,
-    /// Whether the last batch was not written completely; a warning is logged when this begins.
+    /// True if the last batch was not written completely; a warning is logged when this begins.
     write_failing: bool,
     /// The part of the position record about the file, the counters and the losses; spool offsets are left
     /// zero.
@@ -68,7 +68,7 @@ impl Batch {
         self.text.len()
     }
 
-    /// How many lines of output were added.
+    /// Number of lines of output that were added.
     pub(crate) const fn lines(&self) -> u64 {
         self.lines
     }
@@ -94,7 +94,7 @@ impl Sink {
         Ok(sink)
     }
 
-    /// Whether the container has a log.
+    /// Returns whether the container has a log.
     pub(crate) const fn is_wanted(&self) -> bool {
         self.path.is_some()
     }
@@ -158,7 +158,7 @@ impl Sink {
         }
     }
 
-    /// Whether lines were lost without a notice in the log.
+    /// Returns whether lines were lost without a notice in the log.
     pub(crate) const fn has_unreported_loss(&self) -> bool {
         self.position.unreported_lines > 0 || self.position.unreported_bytes > 0
     }

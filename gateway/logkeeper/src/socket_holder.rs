@@ -27,14 +27,14 @@ use crate::protocol::{Fault, FaultKind};
 /// again leave more: the oldest of those that are gone gives its place to one that runs.
 const MOST: usize = 40;
 
-/// How long a socket is held after the daemon that handed it over is gone: longer than any call to containerd
-/// that starts or ends a process may take.
+/// Time for which a socket is held after the daemon that handed it over is gone: longer than any call to
+/// containerd that starts or ends a process may take.
 pub(crate) const LINGER: Duration = Duration::from_secs(180);
 
 /// Pause between two checks whether the other end has closed a lingering socket.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long a socket may take to give its place away.
+/// Time for a socket to give its place away.
 const REPLACEMENT: Duration = Duration::from_secs(1);
 
 /// The sockets that are held, for all connections together.
@@ -161,8 +161,8 @@ impl HeldSocket {
         }
     }
 
-    /// Whether the other end has closed the socket, or has answered its one call. With several concurrent
-    /// calls, an answer means nothing: others may still run.
+    /// Returns whether the other end has closed the socket, or has answered its one call. With several
+    /// concurrent calls, an answer means nothing: others may still run.
     fn is_over(&self) -> bool {
         let answer = if self.one_call { PollFlags::IN } else { PollFlags::empty() };
         let mut socket = [PollFd::new(&self.socket, answer)];
@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// Has a place, and is told to give it away: does so, and asks for another one at once.
+    /// Has a place. When it is notified to give it away, it does so, and requests another one at once.
     struct Rival {
         permits: Arc<Semaphore>,
         place: Mutex<Option<OwnedSemaphorePermit>>,

@@ -15,7 +15,7 @@ use nix::fcntl::{FallocateFlags, SpliceFFlags, fallocate, splice};
 use nix::unistd::{Whence, lseek};
 use switchyard_crash_points::{CrashPoint, reach};
 
-/// How many logged bytes may stay in a spool while its stream is busy.
+/// Maximum number of logged bytes that stay in a spool while its stream is busy.
 pub(crate) const BUSY_SLACK: u64 = 256 * 1024;
 
 /// The unit in which holes are punched; less than this may remain in an idle spool.
@@ -64,7 +64,7 @@ impl Spool {
         Ok(moved)
     }
 
-    /// How many bytes are not logged yet.
+    /// Number of bytes that are not logged yet.
     pub(crate) const fn pending(&self) -> u64 {
         self.end - self.logged
     }

@@ -80,7 +80,7 @@ pub(crate) async fn run_container(
     }
 }
 
-/// What is answered for a container that could not be opened.
+/// The answer for a container that could not be opened.
 fn not_opened(id: &str, origin: Origin, error: &io::Error) -> Fault {
     let unusable = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput);
     let (kind, action) = match origin {
@@ -101,7 +101,7 @@ impl ContainerHandle {
         Self { commands, progress: Arc::default() }
     }
 
-    /// Whether the container's task has ended.
+    /// Returns whether the container's task has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.commands.is_closed()
     }
@@ -111,12 +111,12 @@ impl ContainerHandle {
         self.commands.closed().await;
     }
 
-    /// Whether both belong to the same task.
+    /// Returns whether both belong to the same task.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.commands.same_channel(&other.commands)
     }
 
-    /// Whether opening the container has failed.
+    /// Returns whether opening the container has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.progress.failure().is_some()
     }

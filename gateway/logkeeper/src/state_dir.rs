@@ -100,7 +100,7 @@ impl StateDir {
         if_present(read_entry(&self.paths(id).entry))
     }
 
-    /// Whether a container has an entry.
+    /// Returns whether a container has an entry.
     pub(crate) fn contains(&self, id: &str) -> bool {
         self.paths(id).entry.exists()
     }

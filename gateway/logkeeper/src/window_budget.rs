@@ -1,5 +1,5 @@
-//! How much output stays in the spools for attached clients: of all containers together no more than a share of the
-//! state directory's file system, which is memory mostly, and which others need too.
+//! The budget for output that stays in the spools for attached clients: for all containers together no more
+//! than a share of the state directory's file system, which is memory mostly, and which others need too.
 //!
 //! A followed stream has a *window*: [`BASE`], as long as it is followed, one [`UNIT`] more from its first output on, and
 //! more while a client is behind. Half of the share is for [`BASE`] alone, so that clients that are behind do not keep others
@@ -19,7 +19,7 @@ const SHARE: u64 = 8;
 /// The most bytes that all windows may take, however large the file system is.
 const MOST: u64 = 256 << 20;
 
-/// How many bytes of the most recent output a client gets after it has fallen too far behind.
+/// Number of bytes of the most recent output that a client gets after it has fallen too far behind.
 pub(crate) const RECENT: u64 = 64 << 10;
 
 /// The smallest window, in bytes: the recent output, and as much again before the space of older output is released.
@@ -28,13 +28,13 @@ pub(crate) const BASE: u64 = 2 * RECENT;
 /// The unit in which windows grow, in bytes: what a stream needs whose clients have read everything.
 const UNIT: u64 = BUSY_SLACK;
 
-/// How far a client may fall behind, in bytes, while the budget lasts.
+/// Number of bytes by which a client may fall behind while the budget lasts.
 const LARGEST: u64 = 8 << 20;
 
-/// What the windows of all streams may still take.
+/// The unused budget of the windows of all streams.
 #[derive(Debug)]
 pub(crate) struct WindowBudget {
-    /// How many more streams may be followed.
+    /// Number of further streams that may be followed.
     streams: AtomicU64,
     /// The bytes by which windows may still grow.
     growth: AtomicU64,

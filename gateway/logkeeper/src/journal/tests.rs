@@ -229,7 +229,7 @@ fn output_is_logged_without_its_spool_when_that_cannot_be_written() {
     setup.write(Stream::Stdout, "ld\nnext\nunfinished");
     setup.receive(&mut journal, Stream::Stdout);
     assert_eq!(setup.log(), "stdout F held\nstdout F next\nstdout P unfinished\n");
-    // Attached clients have got what is in the spool, and are told of the rest.
+    // Attached clients have got the content of the spool, and the number of bytes that are missing.
     assert_eq!(journal.feeds[0].unshown(), "ld\nnext\nunfinished".len() as u64);
     assert_eq!(journal.counters().dropped_lines, 0);
 }

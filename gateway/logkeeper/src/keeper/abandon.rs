@@ -1,11 +1,11 @@
 //! A container is given up: it is removed while the file system of its log hangs, so its end cannot be awaited.
 //!
 //! ```text
-//! task told ─► rest of the output counted ─► files removed ─► client answered ┄► file system answers ─► task ends
+//! notified ─► rest of output counted ─► files removed ─► client answered ┄► file system answers ─► task ends
 //! ```
 //!
-//! The task may be opening the container when it is told, and creates files when the file system answers. It looks again
-//! after that, and removes them itself.
+//! The task may be opening the container when it is notified, and creates files when the file system answers.
+//! It checks again after that, and removes them itself.
 //!
 //! The output is counted on a thread of its own, as it may be megabytes, and without the table, so that other requests do
 //! not wait. Until the files are removed, the id stays taken, also if the task ends meanwhile.
@@ -25,7 +25,7 @@ use crate::position::PositionFile;
 use crate::protocol::{Counters, Fault, FaultKind, Finished, LogSpec};
 use crate::state_dir::EntryPaths;
 
-/// How much is read at once.
+/// Number of bytes of one read.
 const CHUNK: usize = 64 * 1024;
 
 /// A container that was given up.
@@ -36,12 +36,12 @@ pub(super) struct AbandonedContainer {
     pub(super) counting: Weak<()>,
 }
 
-/// What is needed to count the rest of the output of a container, and to remove its files then.
+/// The input for counting the rest of a container's output, and for removing its files then.
 struct RestOfOutput {
     spec: LogSpec,
     paths: EntryPaths,
     counters: Counters,
-    /// Why it is given up.
+    /// Reason why it is given up.
     cause: Fault,
     /// The end of [`AbandonedContainer::counting`].
     _counting: Arc<()>,
@@ -54,7 +54,7 @@ struct Loss {
     lines: u64,
     /// Bytes, line ends left out.
     bytes: u64,
-    /// Whether the last line has no end yet.
+    /// True if the last line has no end yet.
     is_unfinished: bool,
 }
 
@@ -87,8 +87,8 @@ impl Keeper {
 // === impl Table ===
 
 impl Table {
-    /// Tells the task of a container that it is given up. `None` if nothing is left to be counted: the id is unknown, or
-    /// the container was given up before, and its files are removed now if that has failed.
+    /// Notifies the task of a container that it is given up. `None` if nothing is left to be counted: the id
+    /// is unknown, or the container was given up before, and its files are removed now if that has failed.
     fn begin_abandoning(&mut self, id: &str) -> Result<Option<RestOfOutput>, Fault> {
         if let Some(known) = self.abandoned.get(id) {
             if known.is_being_counted() {

@@ -1,4 +1,4 @@
-//! What holds for a log file of any content.
+//! Properties that hold for a log file of any content.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -42,7 +42,7 @@ impl Lines {
         }
     }
 
-    /// How many there are.
+    /// Number of lines.
     fn count(&self) -> usize {
         self.0.iter().map(Vec::len).sum()
     }

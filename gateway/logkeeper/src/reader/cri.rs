@@ -37,7 +37,7 @@ pub(super) struct CriReader {
     limit: u64,
     /// The number of that file, or of the next one, counted from the oldest.
     file: usize,
-    /// Where reading of the first file begins.
+    /// Position in the first file at which reading begins.
     begin: u64,
     window: Window,
     /// The line that is passed on in several pieces.
@@ -75,7 +75,7 @@ struct PieceRange {
     is_malformed: bool,
 }
 
-/// What is known of a line from its beginning.
+/// The properties of a line that are known from its beginning.
 #[derive(Debug)]
 struct LineFacts {
     time: Option<String>,
@@ -85,17 +85,17 @@ struct LineFacts {
     is_wanted: bool,
 }
 
-/// Which entries are passed on.
+/// Selection of the entries that are passed on.
 #[derive(Debug)]
 struct EntryFilter {
     selected: [bool; 2],
-    /// Where each stream begins.
+    /// Start of each stream.
     starts: [Mark; 2],
     since: Option<Duration>,
-    /// Whether an entry was found that is not too old. Before, malformed lines are too old as well, unless there is
-    /// nothing else for long.
+    /// True if an entry was found that is not too old. Before, malformed lines are too old as well, unless
+    /// there is nothing else for long.
     is_reached: bool,
-    /// How much malformed text was left out since the last entry.
+    /// Amount of malformed text that was left out since the last entry.
     malformed: u64,
 }
 
@@ -192,7 +192,7 @@ impl CriReader {
         }
     }
 
-    /// Goes on to the next piece; `false` if all that was written was read.
+    /// Advances to the next piece; `false` if all that was written was read.
     fn advance(&mut self) -> Result<bool, ReadError> {
         loop {
             if self.take_piece() {
@@ -475,7 +475,7 @@ impl EntryFilter {
         }
     }
 
-    /// Where reading begins.
+    /// Start of the reading.
     fn first(&self) -> Mark {
         let [stdout, stderr] = self.starts;
         match self.selected {

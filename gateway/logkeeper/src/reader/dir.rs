@@ -15,7 +15,7 @@ use super::error::ReadError;
 /// The most files of a directory that are looked at.
 const FILES_MAX: usize = 100_000;
 
-/// How often a look-up is repeated during which a directory on its way was renamed.
+/// Number of attempts of a look-up during which a directory on its way was renamed.
 const ATTEMPTS: u32 = 16;
 
 /// No component may be a symbolic link, and none may lead out of the root.
@@ -89,7 +89,7 @@ impl LogDir {
         }))
     }
 
-    /// Which file has this name now; `None` if none has.
+    /// The file that has this name now; `None` if none has.
     ///
     /// # Errors
     /// As [`LogDir::file`].
@@ -142,7 +142,7 @@ impl LogDir {
 fn beneath(root: &OwnedFd, path: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     for _ in 0..ATTEMPTS {
         match openat2(root, path.as_bytes(), flags, Mode::empty(), BENEATH) {
-            // A directory on the way was renamed meanwhile, and the kernel cannot tell whether it is still beneath.
+            // A directory on the way was renamed: the kernel does not know whether it is still beneath.
             Err(Errno::AGAIN | Errno::INTR) => {}
             other => return other,
         }

@@ -20,7 +20,7 @@ pub(super) struct EntryHead<'a> {
     pub(super) time: &'a str,
     pub(super) stream: Stream,
     pub(super) tag: Tag,
-    /// Where the text begins.
+    /// Length of the head, after which the text begins.
     pub(super) len: usize,
 }
 

@@ -1,15 +1,15 @@
-//! Why a log cannot be read.
+//! The errors of reading a log.
 
 use std::io;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// How many bytes are decompressed at most to find where reading begins, not counting that one file is gone through
-/// twice. A kubelet keeps logs of 50 MiB by default, and a log of some kilobytes can expand to gigabytes.
+/// Maximum number of bytes that are decompressed to find the start, without the second pass over one file. A
+/// kubelet keeps logs of 50 MiB by default, and a log of some kilobytes can expand to gigabytes.
 pub(super) const SEARCH_MAX: u64 = 256 << 20;
 
-/// Why a log cannot be read.
+/// Reason why a log cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// There is no such file or directory.

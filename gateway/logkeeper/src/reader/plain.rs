@@ -25,7 +25,7 @@ const FILES_MAX: usize = 1000;
 pub(super) struct PlainReader {
     /// `None` as long as there is no such directory.
     dir: Option<LogDir>,
-    /// What the names of the files begin with.
+    /// Beginning of the files' names.
     prefix: String,
     stream: Stream,
     /// The files to read after the present one, by number.
@@ -37,7 +37,7 @@ pub(super) struct PlainReader {
     /// The present piece, and whether its line ends.
     piece: Option<(Range<usize>, bool)>,
     follows: bool,
-    /// Where reading of the first file begins.
+    /// Position in the first file at which reading begins.
     begin: u64,
     is_absent: bool,
     interest: ReadInterest,
@@ -87,7 +87,7 @@ impl PlainReader {
         Ok(reader)
     }
 
-    /// Whether there was no file when it was opened.
+    /// Returns whether there was no file when it was opened.
     pub(super) const fn is_absent(&self) -> bool {
         self.is_absent
     }
@@ -98,7 +98,7 @@ impl PlainReader {
         Some(LogPiece { time: None, stream: self.stream, text, is_ended, is_malformed: false })
     }
 
-    /// Goes on to the next piece; `false` if all that was written was read.
+    /// Advances to the next piece; `false` if all that was written was read.
     pub(super) fn advance(&mut self) -> Result<bool, ReadError> {
         loop {
             // A part of a line is passed on only if no more is there.

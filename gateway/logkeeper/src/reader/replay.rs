@@ -1,4 +1,4 @@
-//! Recognises entries that were passed on already and are written anew.
+//! Recognises entries that were passed on already and are written again.
 //!
 //! A logkeeper that was killed between a write to the log and the store of its position record truncates the log at
 //! its recovery, and writes the same output again: the entries of each stream have the same text as before and come
@@ -13,16 +13,16 @@ use super::entry::HEAD_MAX;
 use super::text::LogText;
 use crate::format::{MAX_LINE_LIMIT, Stream};
 
-/// How much text at the end of a log a recovery may truncate, in bytes: a batch, and a line at each of its ends.
+/// Amount of text that a recovery may truncate, in bytes: a batch, and a line at each of its ends.
 const TRUNCATED_MAX: u64 = 128 * 1024 + 2 * (MAX_LINE_LIMIT as u64 + HEAD_MAX as u64);
 
 /// The last entries of the file that is read.
 #[derive(Debug, Default)]
 pub(super) struct Replay {
-    /// Where reading of the file began.
+    /// Position at which reading of the file began.
     begin: u64,
     entries: VecDeque<ReadEntry>,
-    /// By stream, the texts that are expected to be written anew, in their order.
+    /// By stream, the texts that are expected to be written again, in their order.
     expected: [VecDeque<u64>; 2],
 }
 
@@ -74,8 +74,8 @@ impl Replay {
         self.entries.clear();
     }
 
-    /// Where to continue to read if the entries that were read last are not in the file any more: from then on, they
-    /// are expected again. `None` if the last one is still there.
+    /// The position at which to continue if the entries that were read last are not in the file any more:
+    /// from then on, they are expected again. `None` if the last one is still there.
     ///
     /// # Errors
     /// The file's.
@@ -102,7 +102,7 @@ impl Replay {
             {
                 self.begin
             }
-            // More was truncated than a recovery does: the file begins anew.
+            // More was truncated than by a recovery: the file has new content from its beginning.
             None => {
                 self.begin_file(0);
                 self.expected.iter_mut().for_each(VecDeque::clear);
@@ -119,7 +119,7 @@ impl Replay {
 // === impl ReadEntry ===
 
 impl ReadEntry {
-    /// Whether the file has it where it was read.
+    /// Returns whether the file still has the entry in its place.
     fn is_in(&self, text: &mut LogText) -> io::Result<bool> {
         let mut head = [0; HEAD_MAX];
         let head = &mut head[..self.head.0.min(HEAD_MAX)];

@@ -1,7 +1,8 @@
 //! The files of one log, in the order in which they were written.
 //!
-//! A kubelet renames `NAME` to `NAME.20060102-150405`, has it opened anew, and later compresses all of the renamed
-//! files but the newest to `NAME.20060102-150405.gz`. Logs that [`rotate`](crate::rotate) rotates have the same names.
+//! A kubelet renames `NAME` to `NAME.20060102-150405`, has it reopened, and later compresses all of the
+//! renamed files but the newest to `NAME.20060102-150405.gz`. Logs that [`rotate`](crate::rotate) rotates
+//! have the same names.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -46,8 +47,7 @@ pub(super) fn rotated(dir: &LogDir, name: &OsStr) -> Result<Vec<RotatedLog>, Rea
     Ok(by_time.into_iter().map(file).collect())
 }
 
-/// When a file of this name was rotated, as its name says, and whether it is compressed; `None` if it is no rotated
-/// file of the log.
+/// The rotation time in the name of a rotated file of the log, and whether the file is compressed.
 pub(crate) fn rotation_time<'a>(found: &'a [u8], name: &OsStr) -> Option<(&'a [u8], bool)> {
     let suffix = found.strip_prefix(name.as_bytes())?.strip_prefix(b".")?;
     let (time, is_compressed) = match suffix.strip_suffix(b".gz") {

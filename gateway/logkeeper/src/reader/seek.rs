@@ -21,7 +21,7 @@ pub(super) struct StartSearch<'a> {
     /// The newest file, with its size when it was opened.
     pub(super) newest: Option<&'a mut (LogText, u64)>,
     pub(super) interest: &'a ReadInterest,
-    /// How many bytes may still be decompressed.
+    /// Number of bytes that may still be decompressed.
     pub(super) left: u64,
     /// Gets what is left out.
     pub(super) omitted: &'a mut Vec<ReadError>,
@@ -34,7 +34,7 @@ struct Unreadable;
 // === impl StartSearch ===
 
 impl StartSearch<'_> {
-    /// Where each stream begins, for so many lines at the end of both.
+    /// Finds the start of each stream, for so many lines at the end of both.
     pub(super) fn last_lines(&mut self, wanted: u64, selected: [bool; 2]) -> [Mark; 2] {
         let newest = self.rotated.len();
         let at = self.newest.as_ref().map_or(0, |(_, len)| *len);

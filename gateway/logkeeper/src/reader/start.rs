@@ -1,4 +1,4 @@
-//! Where reading begins: the last lines of a log, or those since a time.
+//! Search for the start of reading: the last lines of a log, or those since a time.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -9,10 +9,10 @@ use super::scan;
 use super::text::{BLOCK, LogText};
 use crate::format::{Stream, Tag};
 
-/// How far before the last lines the beginning of one that has several entries is searched, in bytes.
+/// Distance before the last lines in which the beginning of a line of several entries is sought, in bytes.
 const LINE_SEARCH: u64 = 4 << 20;
 
-/// How far a valid entry is searched for its time, in bytes.
+/// Length of text that is searched for a valid entry with a time, in bytes.
 pub(super) const TIME_SEARCH: u64 = 1 << 20;
 
 /// A place in a log: the number of the file, counted from the oldest, and the position in it.
@@ -31,20 +31,20 @@ pub(super) struct TailSearch {
     wanted: u64,
     found: u64,
     selected: [bool; 2],
-    /// Where the first line of each stream begins, as far as known.
+    /// Start of each stream's first line, as far as known.
     starts: [Mark; 2],
-    /// Whether any entry of the stream was seen, and whether its start is certain.
+    /// True if any entry of the stream was seen, and true if its start is certain.
     seen: [bool; 2],
     settled: [bool; 2],
-    /// How much text was searched since all lines were found.
+    /// Amount of text that was searched since all lines were found.
     beyond: u64,
     last: Mark,
 }
 
-/// How the search of one file has ended.
+/// End of the search of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Searched {
-    /// Where the lines begin is known.
+    /// The start of the lines is known.
     Over,
     /// They may begin in an older file.
     GoOn,
@@ -55,13 +55,13 @@ pub(super) enum Searched {
 /// The lines of a file as a walk forward finds them. A compressed file can be read forward only.
 #[derive(Debug, Clone, Copy, Default)]
 struct ForwardLines {
-    /// How many lines that end first are passed over.
+    /// Number of lines at the beginning that are passed over.
     passed_over: u64,
     /// By stream, the place of an entry with which its line ends, whatever its tag says.
     ends_at: [Option<u64>; 2],
-    /// How many lines have ended, of both streams and with those that are passed over.
+    /// Number of lines that have ended, of both streams and with those that are passed over.
     ended: u64,
-    /// Where the first line ends that is not passed over, and where the last entry is.
+    /// End of the first line that is not passed over, and position of the last entry.
     first_end: Option<u64>,
     last: u64,
     streams: [StreamLines; 2],
@@ -70,14 +70,14 @@ struct ForwardLines {
 /// Those of one stream.
 #[derive(Debug, Clone, Copy, Default)]
 struct StreamLines {
-    /// How many lines have ended, without those that are passed over, and where the first of these begins.
+    /// Number of lines that have ended, without those that are passed over, and start of the first of these.
     ended: u64,
     first_line: Option<u64>,
     /// A line that has not ended: where it begins, and its last entry.
     unfinished: Option<(u64, u64)>,
 }
 
-/// What a line is for the search: its stream, and whether a line of output ends with it.
+/// Properties of a line for the search: its stream, and whether a line of output ends with it.
 #[derive(Debug, Clone, Copy)]
 struct LineKind {
     stream: Stream,
@@ -93,7 +93,7 @@ impl TailSearch {
         Self { wanted, found: 0, selected, starts: [end; 2], seen: [false; 2], settled, beyond: 0, last: end }
     }
 
-    /// Where each stream begins.
+    /// Start of each stream.
     pub(super) const fn starts(&self) -> [Mark; 2] {
         self.starts
     }

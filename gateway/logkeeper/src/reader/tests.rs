@@ -74,7 +74,7 @@ impl TestLog {
         }
     }
 
-    /// Renames the log as a kubelet does, and has it opened anew.
+    /// Renames the log as a kubelet does, and has it reopened.
     fn rotate(&mut self, time: &str) {
         self.rename(time);
         self.sink.reopen().unwrap();

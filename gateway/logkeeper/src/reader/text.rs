@@ -12,7 +12,7 @@ use super::waiter::ReadInterest;
 /// The most bytes to which a compressed file may expand. A few kilobytes can expand to millions of times as much.
 const EXPANDED_MAX: u64 = 1 << 30;
 
-/// How much is read at once, in bytes.
+/// Number of bytes of one read.
 pub(super) const BLOCK: usize = 64 << 10;
 
 /// The text of a log file.
@@ -33,9 +33,9 @@ enum Source {
 #[derive(Debug)]
 struct Gzip {
     decoder: GzDecoder<BufReader<File>>,
-    /// How much of the text was read.
+    /// Amount of the text that was read.
     position: u64,
-    /// How much was decompressed, also of parts that were read more than once.
+    /// Amount that was decompressed, including parts that were read more than once.
     expanded: u64,
 }
 
@@ -54,7 +54,7 @@ impl LogText {
         Self { id, source, interest: interest.clone() }
     }
 
-    /// How many bytes were decompressed so far; 0 for a file that is not compressed.
+    /// Number of bytes that were decompressed so far; 0 for a file that is not compressed.
     pub(super) const fn expanded(&self) -> u64 {
         match &self.source {
             Source::Plain(_) => 0,
@@ -70,7 +70,8 @@ impl LogText {
         }
     }
 
-    /// Reads text from this position on; 0 at its end. In a compressed file, going back means to begin anew.
+    /// Reads text from this position on; 0 at its end. In a compressed file, going back restarts
+    /// decompression.
     ///
     /// # Errors
     /// The file's; `InvalidData` for a damaged compressed file, `FileTooLarge` for one that expands too far; any kind

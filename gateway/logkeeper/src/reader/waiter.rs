@@ -1,4 +1,4 @@
-//! Whether somebody still waits for what a reader reads. A thread that reads cannot be ended from outside.
+//! Cancellation of a reader that nobody waits for any more. A thread that reads cannot be ended from outside.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 #[derive(Debug, Default)]
 pub struct ReadWaiter(Arc<()>);
 
-/// Tells a reader whether its [`ReadWaiter`] is still there.
+/// The reader's view of its [`ReadWaiter`]: it sees whether that was dropped.
 #[derive(Debug, Clone)]
 pub struct ReadInterest(Weak<()>);
 

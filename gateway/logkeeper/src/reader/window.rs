@@ -20,7 +20,7 @@ pub(super) struct Window {
 pub(super) struct LinePart {
     /// Its bytes, without the line end.
     pub(super) bytes: Range<usize>,
-    /// Whether the line ends with it.
+    /// True if the line ends with it.
     pub(super) is_ended: bool,
     /// Its position in the text.
     pub(super) at: u64,
@@ -44,7 +44,7 @@ impl Window {
         &self.bytes[range]
     }
 
-    /// How much is not used yet.
+    /// Number of bytes that are not used yet.
     pub(super) const fn len(&self) -> usize {
         self.unused.end - self.unused.start
     }

@@ -1,6 +1,6 @@
 //! The system calls by name.
 
-/// What the logkeeper, the asynchronous runtime and the C library call. Calls that differ by architecture
+/// The calls of the logkeeper, the asynchronous runtime and the C library. Calls that differ by architecture
 /// come last.
 #[rustfmt::skip]
 pub(super) const ALLOWED: &[i64] = &[
@@ -65,7 +65,7 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_getrlimit,
 ];
 
-/// What an attacker could use in a process of root.
+/// Calls that an attacker could use in a process of root.
 #[rustfmt::skip]
 pub(super) const REFUSED: &[i64] = &[
     // Programs and other processes.

@@ -163,7 +163,7 @@ async fn spool_space_of_a_client_that_is_behind_is_freed_when_it_goes_while_anot
     site.await_lines("c1", 1 << 15).await;
     let used = || std::fs::metadata(site.config.state_dir.join("c1.stdout.spool")).unwrap().blocks() * 512;
     assert!(used() > 1 << 20, "only {} bytes are kept", used());
-    // What has caught up is told before.
+    // The client that has caught up was noticed before, and releases nothing while the other is behind.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(used() > 1 << 20, "only {} bytes are kept", used());
     drop(behind);
@@ -261,7 +261,7 @@ async fn clients_that_read_nothing_leave_room_in_the_state_directory() {
     let disk = statvfs(&shown.disk.0).unwrap();
     let used = (disk.blocks() - disk.blocks_free()) * disk.fragment_size();
     assert!(used < 20 << 20, "{used} bytes are kept");
-    // Each client goes on with the most recent output, whatever it has missed.
+    // Each client continues with the most recent output, whatever it has missed.
     for (number, client) in clients.into_iter().enumerate() {
         shown.site.client.finish(&format!("c{number}"), Duration::ZERO).await.unwrap();
         let text = read_all(client).await;

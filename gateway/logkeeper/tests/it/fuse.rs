@@ -23,7 +23,7 @@ pub(crate) struct Fuse {
 #[derive(Default)]
 struct State {
     hung: Mutex<bool>,
-    /// Whether it hangs from the creation of the next file on.
+    /// True if it hangs from the creation of the next file on.
     hangs_at_creation: Mutex<bool>,
     changed: Condvar,
     /// By inode number less 2; the root is 1.

@@ -11,7 +11,7 @@ use crate::fuse::Fuse;
 use crate::kill::{Victim, await_hello};
 use crate::support::{Output, PATIENCE, Site, log, texts};
 
-/// How many containers have their logs on the file system that hangs.
+/// Number of containers with their logs on the file system that hangs.
 const HUNG: usize = 100;
 
 /// By how much the keeper's memory may grow while they hang, in KiB.
@@ -264,7 +264,7 @@ fn state(site: &Site) -> Vec<String> {
     names
 }
 
-/// Whether a process has a file open whose path ends so.
+/// Returns whether a process has a file open whose path ends so.
 fn has_open(pid: u32, end: &str) -> bool {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     files

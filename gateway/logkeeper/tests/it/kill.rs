@@ -15,7 +15,7 @@ use crate::support::{PATIENCE, Site, log, parse};
 /// The environment variable with the keeper's directory; set only for the child process.
 const SITE: &str = "SWITCHYARD_TEST_KEEPER_SITE";
 
-/// How many times the keeper is killed.
+/// Number of kills of the keeper.
 const KILLS: u64 = 60;
 
 /// A keeper in a process of its own, which is killed when this is dropped.
@@ -66,7 +66,7 @@ fn body_of_the_keeper_process() {
     }
 }
 
-/// Writes numbered lines until told to stop; returns how many. Each line is written in two parts.
+/// Writes numbered lines until it is stopped; returns their number. Each line is written in two parts.
 fn write_lines(mut fifo: fs::File, progress: &AtomicU64, stop: &AtomicBool) -> u64 {
     let mut number = 0_u64;
     while !stop.load(Ordering::Relaxed) {

@@ -8,17 +8,16 @@ use std::time::Duration;
 use crate::kill::{Victim, await_hello};
 use crate::support::Site;
 
-/// How many containers there are.
+/// Number of containers.
 const CONTAINERS: usize = 200;
 
-/// How many lines of 128 bytes each prints to its standard output: a mebibyte.
+/// Number of lines of 128 bytes that each prints to its standard output: a mebibyte.
 const LINES: u64 = 8192;
 
 /// By how much the keeper's memory may grow for all of them, in KiB: 40 for each, and the shared buffers.
 const GROWTH: u64 = 10 * 1024;
 
-/// How much a spool may hold when its stream is idle, in bytes: its last page, and one that is not completely
-/// logged.
+/// Maximum size of an idle spool, in bytes: its last page, and one that is not completely logged.
 const SPOOL: u64 = 2 * 4096;
 
 /// A number in `/proc/<pid>/status`.

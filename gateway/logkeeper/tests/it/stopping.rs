@@ -59,8 +59,8 @@ fn requests(spec: LogSpec) -> Vec<Request> {
     ]
 }
 
-/// Whether a logkeeper on its way out still answers a request: one that needs no container, and leaves nothing that
-/// would have to outlast this logkeeper.
+/// Returns whether a logkeeper that is stopping still answers a request: one that needs no container, and
+/// leaves nothing that would have to outlast this logkeeper.
 const fn is_answered(request: &Request) -> bool {
     match request {
         Request::Hello { .. } | Request::Release | Request::Shutdown => true,

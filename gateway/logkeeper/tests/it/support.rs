@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// How long anything may take before a test fails.
+/// Time limit of any step before a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory with everything that a keeper and its containers need.

@@ -92,13 +92,13 @@ fn search_ends_when_it_has_decompressed_its_budget_and_gives_what_it_has_found()
     assert!(
         matches!(omitted.as_slice(), [ReadError::SearchTooLong(path)] if path.ends_with("0.log.20260101-000014.gz"))
     );
-    // The reader passes on what is known, and tells that there is more.
+    // The reader passes on the lines that it found, and reports that there are more.
     let mut reader = bounded(&log, &tail(10_000), max);
     assert_eq!(drain(&mut reader), numbers(15_000..20_000));
     assert_eq!(reader.take_omitted().len(), 1);
 }
 
-/// What was found for a number of lines is not searched for a time again.
+/// Files that were searched for a number of lines are not searched for a time again.
 #[test]
 fn time_takes_nothing_from_the_last_lines_when_their_search_has_used_the_budget() {
     let texts: Vec<_> = (0..20).map(|file| lines(file * 1000..(file + 1) * 1000)).collect();

@@ -35,7 +35,7 @@ fn follower_reads_on_after_any_number_of_rotations() {
     let mut reader = log.open(&follow());
     assert_eq!(drain(&mut reader), numbers(0..3));
     log.rename("20260101-000000");
-    // Until it is opened anew, the renamed file is written.
+    // Until it is reopened, the renamed file is written.
     log.write_lines(numbers(3..5));
     assert_eq!(drain(&mut reader), numbers(3..5));
     log.write_lines(numbers(5..6));
