@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use switchyard_authority::AuthorityFilter;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// How often each connection is read; the fastest run counts.
+/// Number of reads of each connection; the fastest counts.
 const ROUNDS: usize = 30;
 
 /// A client that makes 10,000 calls with a small request, as a kubelet does, or one call of 64 MiB.

@@ -41,7 +41,7 @@ struct Text<'a> {
 // === impl Client ===
 
 impl Client {
-    /// Whether the client's blocks can be passed on unchanged.
+    /// Returns whether the client's blocks can be passed on unchanged.
     pub(crate) fn sends_host_names(&self) -> bool {
         self.sends == Sends::HostNames
     }
@@ -155,7 +155,7 @@ impl Text<'_> {
     }
 }
 
-/// Whether `h2` accepts the value: it applies the same check.
+/// Returns whether `h2` accepts the value: it applies the same check.
 pub(crate) fn is_accepted(authority: &[u8]) -> bool {
     Authority::try_from(authority).is_ok()
 }

@@ -77,7 +77,7 @@ pub(crate) struct Head {
 // === impl Rewriter ===
 
 impl Rewriter {
-    /// Whether everything is passed on from now on, and nothing is buffered.
+    /// Returns whether everything is passed on from now on, and nothing is buffered.
     pub(crate) fn is_pass_through(&self) -> bool {
         self.state == State::PassThrough
     }

@@ -11,7 +11,7 @@ use crate::frames::{
 /// A header: name, value, and its indexing flags.
 type Field = (Vec<u8>, Vec<u8>, u8);
 
-/// What the independent decoder reads.
+/// An item that the independent decoder reads.
 #[derive(Debug, PartialEq, Eq)]
 enum Read {
     /// A frame without a header block, with its frame header.

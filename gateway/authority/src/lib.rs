@@ -40,7 +40,7 @@ mod table;
 
 use frames::Rewriter;
 
-/// How many bytes of the output buffer stay allocated between two reads.
+/// Size of the output buffer that stays allocated between two reads, in bytes.
 const KEPT_OUTPUT: usize = 16 << 10;
 
 /// A server-side connection with `:authority` values that `h2` accepts. Writes are passed through unchanged.
@@ -78,7 +78,7 @@ impl<S, G> AuthorityFilter<S, G> {
         Self { stream, watch: Some(Box::default()), _guard: guard }
     }
 
-    /// Whether header blocks are still checked.
+    /// Returns whether header blocks are still checked.
     #[must_use]
     pub const fn is_watching(&self) -> bool {
         self.watch.is_some()

@@ -13,7 +13,7 @@ use flate2::write::GzEncoder;
 use switchyard_container_metrics::{Figures, Subject, samples};
 use switchyard_core::id::{Owner, TaskId};
 
-/// How often each part is done; the fastest counts.
+/// Number of runs of each part; the fastest counts.
 const ROUNDS: usize = 20;
 
 const CONTAINERS: usize = 1000;

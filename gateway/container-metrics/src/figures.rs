@@ -12,7 +12,7 @@ use crate::amount::Amount;
 use crate::text::{write_header, write_label};
 use crate::{Metric, sheet};
 
-/// How long a chunk of text grows before the next one begins, in bytes.
+/// Size of a chunk of text, in bytes, after which the next one begins.
 const CHUNK: usize = 32 << 10;
 
 /// An object to which samples belong: a task, or a sandbox without its tasks.
@@ -47,7 +47,7 @@ pub struct Chunks {
     owner: Option<Owner>,
     /// The next metric, by its place, and its next sample.
     next: (usize, usize),
-    /// Whether the header of the next metric is written.
+    /// True if the header of the next metric is written.
     is_described: bool,
 }
 
@@ -55,7 +55,7 @@ pub struct Chunks {
 
 impl Subject {
     /// An object of an owner with the labels of its samples, in their order; empty values are written too, because
-    /// queries tell the samples of a sandbox by the empty name of the container.
+    /// queries recognise the samples of a sandbox by the empty name of the container.
     #[must_use]
     pub fn new<'a, 'b>(owner: Owner, id: &str, labels: impl IntoIterator<Item = (&'a str, &'b str)>) -> Self {
         let mut text = String::new();

@@ -1,6 +1,6 @@
 //! The names, help texts, types and labels of all metrics.
 
-/// Whether a metric only grows.
+/// Type of a metric in Prometheus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// It counts from the start of the container.
@@ -121,13 +121,13 @@ impl Metric {
         self.description().name
     }
 
-    /// What it says, in one sentence.
+    /// Its help text, one sentence.
     #[must_use]
     pub const fn help(self) -> &'static str {
         self.description().help
     }
 
-    /// Whether it only grows.
+    /// Its type: counter or gauge.
     #[must_use]
     pub const fn kind(self) -> Kind {
         self.description().kind

@@ -1,4 +1,4 @@
-//! Which reading becomes a sample of which metric.
+//! Conversion of a reading to the samples of metrics.
 //!
 //! The samples of one object go to a sink: a function of the metric, the values of its own labels, and the
 //! amount. They come in a fixed order.

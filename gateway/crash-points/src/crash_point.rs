@@ -286,7 +286,7 @@ crash_points! {
         /// The lease is deleted.
         PullReleased: Kill,
     }
-    /// Replacing a damaged blob, before it is written anew as by a pull.
+    /// Replacing a damaged blob, before it is written again as by a pull.
     ReplaceBlob {
         /// A damaged blob is deleted, and its file may still be there.
         BlobDropped: Kill,

@@ -1,6 +1,6 @@
 //! The macro that makes enums of the list of crash points.
 
-/// What a test can do at a crash point.
+/// Actions of a test at a crash point.
 pub(crate) enum Fault {
     /// Kill the process.
     Kill,
@@ -40,7 +40,7 @@ macro_rules! crash_points {
             /// All crash points.
             pub const ALL: &[Self] = &[$($(Self::$point,)+)+];
 
-            /// Whether a test can make the sequence fail at the crash point, beside killing the process.
+            /// Returns whether a test can make the sequence fail here, beside killing the process.
             #[must_use]
             pub const fn can_fail(self) -> bool {
                 let fault = match self {

@@ -31,7 +31,7 @@ impl Faults {
         self.waiting.lock().insert(point);
     }
 
-    /// Whether a failure is pending: its crash point has not been reached.
+    /// Returns whether a failure is pending: its crash point has not been reached.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         !self.waiting.lock().is_empty()
@@ -68,8 +68,8 @@ pub fn reach(point: CrashPoint) {
     }
 }
 
-/// Whether the file names this crash point as the one to die at; if so, its first line is removed. A count above one
-/// is decremented.
+/// Returns whether the file names this crash point as the one to die at; if so, its first line is removed. A
+/// count above one is decremented.
 fn is_last(file: &Path, point: CrashPoint) -> bool {
     let Ok(text) = fs::read_to_string(file) else { return false };
     let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));

@@ -13,8 +13,8 @@ use crate::fields::text;
 /// The kernel's limit on a host name, in bytes.
 const HOST_NAME_MAX: usize = 64;
 
-/// What Docker allows on every network except the host's, also on that of a group: low ports and echo
-/// requests for all users.
+/// The sysctls that Docker sets on every network except the host's, also on that of a group: low ports and
+/// echo requests for all users.
 const OPEN_NETWORK: [(&str, &str); 2] =
     [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 

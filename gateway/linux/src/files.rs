@@ -1,14 +1,14 @@
-//! How files get their content and their names.
+//! Replacement and renaming of files.
 //!
-//! Whoever reads a file that [`replace`] has written sees the whole old content or the whole new one, also after a kill
-//! at any line. Whether that holds after a power cut, too, is said by each call: [`Durable`].
+//! A reader of a file that [`replace`] has written sees the whole old content or the whole new one, also
+//! after a kill at any line. Each call says whether that holds after a power cut, too: [`Durable`].
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What of a change is on the disk when the call returns.
+/// The part of a change that is on the disk when the call returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durable {
     /// All of it: the content before the name, and the name. If the directory is new, its own name is up to the caller: see
@@ -21,10 +21,10 @@ pub enum Durable {
     No,
 }
 
-/// Why a file was not replaced.
+/// Reason why a file was not replaced.
 #[derive(Debug)]
 pub struct ReplaceError {
-    /// What failed, as a verb phrase.
+    /// The failed operation, as a verb phrase.
     pub doing: &'static str,
     /// The file of the failed call.
     pub path: PathBuf,
@@ -100,7 +100,7 @@ fn write_draft(
     Ok(file)
 }
 
-/// Where [`replace`] writes the contents of a file before it gets its name.
+/// The path at which [`replace`] writes the contents of a file before it gets its name.
 #[must_use]
 pub fn draft_of(path: &Path) -> PathBuf {
     let mut draft = path.as_os_str().to_owned();

@@ -1,4 +1,4 @@
-//! What every crate needs of Linux and of errors, in one place. It is below all other crates, and depends on none of them.
+//! Idioms of Linux and of errors, in one place. It is below all other crates, and depends on none of them.
 //!
 //! [`mounts`] alone reads the kernel's list of mounts.
 

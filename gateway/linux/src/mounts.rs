@@ -33,7 +33,7 @@ pub struct Mount<'t> {
     pub point: Cow<'t, Path>,
     /// The options of this mount, such as `rw,nosuid`.
     pub options: Options<'t>,
-    /// Whether mounts below it propagate.
+    /// Propagation of mounts below it.
     pub propagation: Propagation,
     /// The type of the file system, such as `ext4` or `fuse.sshfs`.
     pub fs_type: Cow<'t, str>,
@@ -47,7 +47,7 @@ pub struct Mount<'t> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options<'t>(&'t [u8]);
 
-/// Whether mounts below a mount propagate between it and its peers (mount_namespaces(7)).
+/// Propagation of mounts below a mount, between it and its peers (mount_namespaces(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
     /// They do not. An unbindable mount is one of these.
@@ -120,8 +120,8 @@ impl MountTable {
     }
 }
 
-/// Of mounts in the order in which they were made, the one that a path is on: of those at or above it the one with the
-/// longest mount point, and of several on the same point the last one, which covers the others.
+/// The mount that a path is on, of mounts in the order in which they were made: that with the longest mount
+/// point at or above it, and of several on the same point the last one, which covers the others.
 pub fn nearest_above<M>(
     mounts: impl IntoIterator<Item = M>,
     path: &Path,
@@ -139,7 +139,7 @@ impl<'t> Options<'t> {
         self.0.split(|byte| *byte == b',').map(String::from_utf8_lossy)
     }
 
-    /// Whether this is one of them.
+    /// Returns whether this is one of them.
     #[must_use]
     pub fn has(self, option: &str) -> bool {
         self.iter().any(|word| word == option)

@@ -5,7 +5,7 @@ use std::{fmt, io};
 
 use tokio::task::{JoinError, spawn_blocking};
 
-/// Why a call on a blocking thread has no result: it has panicked, or the runtime ends.
+/// Reason why a call on a blocking thread has no result: it has panicked, or the runtime ends.
 #[derive(Debug)]
 pub struct WorkLost {
     what: &'static str,
@@ -33,7 +33,7 @@ where
 // === impl WorkLost ===
 
 impl WorkLost {
-    /// What the call was, as its caller described it.
+    /// The call, as its caller described it.
     #[must_use]
     pub const fn what(&self) -> &'static str {
         self.what

@@ -18,7 +18,7 @@ use rustix::fs::OFlags;
 #[cfg(test)]
 mod tests;
 
-/// Why a file or a directory was not read. The texts name neither: the caller knows the path.
+/// Reason why a file or a directory was not read. The texts name neither: the caller knows the path.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It cannot be opened or read.
@@ -27,7 +27,7 @@ pub enum ReadError {
     /// It is a directory, a FIFO or the like.
     #[error("it is no regular file but {found}")]
     NotRegular {
-        /// What it is, with an article.
+        /// Type of the file, with an article.
         found: &'static str,
     },
     /// The file has more bytes than the caller accepts.
@@ -89,7 +89,7 @@ pub fn list(dir: &Path, max: usize) -> Result<Vec<PathBuf>, ReadError> {
 // === impl ReadError ===
 
 impl ReadError {
-    /// Whether the reason is that there is no such file or directory.
+    /// Returns whether the reason is that there is no such file or directory.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Io(fault) if fault.kind() == io::ErrorKind::NotFound)
@@ -97,7 +97,8 @@ impl ReadError {
 }
 
 impl From<ReadError> for io::Error {
-    /// Of the kinds `InvalidInput` for what is no regular file, `FileTooLarge`, and `InvalidData`.
+    /// `InvalidInput` for a file that is not regular, `FileTooLarge`, `InvalidData`, or the kind of the I/O
+    /// error.
     fn from(error: ReadError) -> Self {
         let kind = match error {
             ReadError::Io(fault) => return fault,
@@ -141,7 +142,7 @@ impl RegularFile {
         Ok(Self { file, metadata })
     }
 
-    /// What was known of the file when it was opened.
+    /// The metadata of the file when it was opened.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
@@ -168,7 +169,7 @@ impl RegularFile {
     }
 }
 
-/// What is no regular file, with an article.
+/// The name of a type that is no regular file, with an article.
 fn kind(found: FileType) -> &'static str {
     if found.is_dir() {
         "a directory"

@@ -1,4 +1,4 @@
-//! What is read, and what is refused without waiting.
+//! Files that are read, and files that are refused without waiting.
 
 use std::os::unix::fs::symlink;
 

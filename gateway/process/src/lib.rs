@@ -34,7 +34,7 @@ pub struct Stat {
     pub id: ProcessId,
     /// The process id of its parent.
     pub parent: i32,
-    /// Whether it has exited; a zombie has.
+    /// True if it has exited; a zombie has.
     pub ended: bool,
     /// The wait(2) status, if it has exited.
     pub status: Option<i32>,
@@ -81,7 +81,7 @@ impl ProcessId {
         Stat::of(pid).filter(|stat| !stat.ended).map(|stat| stat.id)
     }
 
-    /// Whether it still runs.
+    /// Returns whether it still runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         Self::of(self.pid) == Some(*self)
@@ -138,11 +138,11 @@ pub fn all() -> Vec<Stat> {
     entries.flatten().filter_map(|entry| Stat::of(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
-/// Whether the process with this id belongs to the root user of the node itself, like this one: all its user
-/// ids are 0, it is in no child pid namespace, it has the same root directory, and it is in the same mount
-/// namespace or may have every capability that this process may have. A container's process is thus not
-/// trusted, whatever its command line or environment contains, and neither is a process of a user, not even of
-/// a setuid root program.
+/// Returns whether the process with this id belongs to the root user of the node itself, like this one: all
+/// its user ids are 0, it is in no child pid namespace, it has the same root directory, and it is in the same
+/// mount namespace or may have every capability that this process may have. A container's process is thus not
+/// trusted, whatever its command line or environment contains, and neither is a process of a user, not even
+/// of a setuid root program.
 ///
 /// The mount namespace alone does not decide: a unit with `PrivateTmp=` gives each daemon a new one, and shims
 /// stay in that of the daemon that started them. A container that shares the node's pid namespace, and has
@@ -162,12 +162,12 @@ pub fn is_own_root(pid: i32) -> bool {
             || has_capabilities_of(&theirs, &status(Path::new("/proc/self"))))
 }
 
-/// Whether a `/proc/<pid>/status` belongs to a root process in the pid namespace of `/proc`. Pure.
+/// Returns whether a `/proc/<pid>/status` belongs to a root process in the pid namespace of `/proc`. Pure.
 fn is_root_here(status: &str) -> bool {
     words(status, "Uid:") == ["0"; 4] && words(status, "NSpid:").len() == 1
 }
 
-/// Whether a process may have all capabilities that another one may have, by their `/proc/<pid>/status`. Pure.
+/// Returns whether a bounding set includes that of another process, by their `/proc/<pid>/status`. Pure.
 fn has_capabilities_of(status: &str, other: &str) -> bool {
     let bounding = |status| u64::from_str_radix(words(status, "CapBnd:").first()?, 16).ok();
     bounding(status).zip(bounding(other)).is_some_and(|(theirs, needed)| theirs & needed == needed)

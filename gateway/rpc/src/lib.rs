@@ -1,5 +1,5 @@
-//! What gRPC servers and clients have in common: the status of an error ([`status`]), and calls that are watched to their end,
-//! which metrics of calls are made from.
+//! The common part of gRPC servers and clients: the status of an error ([`status`]), and calls that are
+//! watched to their end, from which the metrics of calls are made.
 //!
 //! The status of a call is in the headers of its response if it failed before it sent data, else in the
 //! trailers of the body; so the body is watched to its end. If a body is dropped before its trailers, or a
@@ -18,7 +18,7 @@ mod status;
 
 pub use status::{code_of, status};
 
-/// Is told how one call ended.
+/// Receives the end of one call.
 pub trait CallObserver: Send + Unpin + 'static {
     /// The call has ended, with this code. Called once.
     fn ended(self, code: Code);

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 
-/// Why a request over a unix socket got no answer.
+/// Reason why a request over a unix socket got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// The socket cannot be connected.
@@ -36,7 +36,7 @@ pub enum RequestError {
     TooLong {
         /// The socket.
         socket: PathBuf,
-        /// How many bytes are accepted.
+        /// Maximum size of an answer, in bytes.
         max: usize,
     },
 }

@@ -28,7 +28,7 @@ use switchyard_linux::files::if_present;
 /// A connection of a gRPC client, with any `:authority`; it holds a permit of the socket's connection limit.
 pub type GrpcConnection = AuthorityFilter<UnixStream, Option<ConnectionPermit>>;
 
-/// Why a socket cannot be served.
+/// Reason why a socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The socket cannot be created.

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::io::Activity;
 
-/// How long a client may take to read the last bytes after its session has ended.
+/// Time for a client to read the last bytes after its session has ended.
 pub(crate) const CLOSING: Duration = Duration::from_secs(2);
 
 /// Pieces that are written in order.

@@ -1,4 +1,4 @@
-//! What a connection has received for its streams and nobody has read yet, within a budget.
+//! Received bytes of a connection's streams that nobody has read yet, within a budget.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use bytes::BytesMut;
 
-/// How many buffers are kept to which pieces may still refer.
+/// Number of buffers that are kept while pieces may still refer to them.
 const SPARE: usize = 3;
 
 /// The buffers of one reader.

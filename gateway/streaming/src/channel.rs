@@ -10,14 +10,14 @@ use crate::budget::{Item, Piece};
 use crate::gone::Gone;
 use crate::spdy::Flow;
 
-/// How many pieces may be queued for a connection's writer.
+/// Maximum number of pieces that are queued for a connection's writer.
 pub(crate) const OUT_QUEUE: usize = 4;
 
-/// How long a client that has received everything may take to close the connection. If the server closed
-/// first, unread data would be cut off.
+/// Time for a client that has received everything to close the connection. If the server closed first, unread
+/// data would be cut off.
 pub(crate) const LINGER: Duration = Duration::from_secs(3);
 
-/// What the writer of a connection is to write.
+/// An item for the writer of a connection.
 #[derive(Debug)]
 pub(crate) enum Out {
     /// Bytes of a channel; `end` with the last ones.

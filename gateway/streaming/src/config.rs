@@ -17,7 +17,7 @@ pub struct Config {
     pub base_url: Option<Url>,
     /// The certificate to serve; `None` is plain HTTP.
     pub tls: Option<TlsConfig>,
-    /// How long a URL can be opened after it was issued.
+    /// Time after its issue in which a URL can be opened.
     pub token_lifetime: Duration,
     /// The most URLs that are not opened yet; beyond it, [`crate::TooMany`].
     pub max_tokens: usize,
@@ -27,13 +27,13 @@ pub struct Config {
     /// The most connections without a session, since any process can open those. Beyond it, the oldest is
     /// closed.
     pub max_waiting: usize,
-    /// How long a client may take for its request, TLS included.
+    /// Time for a client to send its request, TLS included.
     pub request_timeout: Duration,
-    /// How long a client may take to open the streams that its session needs.
+    /// Time for a client to open the streams that its session needs.
     pub stream_creation_timeout: Duration,
-    /// How long no byte may be carried in either direction before a session is ended.
+    /// Time without a byte in either direction after which a session is ended.
     pub idle_timeout: Duration,
-    /// How long sessions may take to end by themselves when the server is stopped.
+    /// Time for sessions to end by themselves when the server is stopped.
     pub drain_timeout: Duration,
 }
 

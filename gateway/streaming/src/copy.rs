@@ -18,7 +18,7 @@ const READ: (usize, usize) = (8 * 1024, 128 * 1024);
 /// The capacity of a pipe whose bytes are sent to a client.
 const PIPE: usize = 256 * 1024;
 
-/// Why copying stopped before the end.
+/// Reason why copying stopped before the end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CopyError {
     #[error(transparent)]
@@ -27,8 +27,8 @@ pub(crate) enum CopyError {
     Io(#[from] io::Error),
 }
 
-/// Copies an output to the client until its end; once `cut` has returned, only what can be read at once, and at most the
-/// capacity of a pipe, because a process may go on writing. The stream is not ended.
+/// Copies an output to the client until its end; once `cut` has returned, only what can be read at once, and
+/// at most the capacity of a pipe, because a process may continue to write. The stream is not ended.
 pub(crate) async fn outward(
     mut output: Output,
     outbound: &mut Outbound,

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How often the socket of a client that is not read is checked for a hang-up.
+/// Interval at which the socket of a client that is not read is checked for a hang-up.
 const PROBE: Duration = Duration::from_millis(500);
 
 /// A connection after its upgrade.
@@ -29,7 +29,7 @@ pub(crate) struct Io {
 #[derive(Debug)]
 pub(crate) struct Probe(OwnedFd);
 
-/// When bytes were last transferred over a connection, in either direction.
+/// Time of the last transfer of bytes over a connection, in either direction.
 #[derive(Debug)]
 pub(crate) struct Activity {
     begin: Instant,
@@ -92,7 +92,7 @@ impl Probe {
         }
     }
 
-    /// Whether the peer has closed its side, or the connection is broken.
+    /// Returns whether the peer has closed its side, or the connection is broken.
     fn hung_up(&self) -> bool {
         let mut sockets = [PollFd::new(&self.0, PollFlags::RDHUP)];
         match poll(&mut sockets, Some(&Timespec::default())) {

@@ -15,8 +15,8 @@ use crate::batch::CLOSING;
 use crate::channel::{LINGER, Out};
 use crate::session::HANG_UP;
 
-/// How long a connection may be written after `end` was cancelled, whatever its client and its session do.
-/// The process of a session may take [`HANG_UP`] before its last bytes are written.
+/// Time for which a connection may be written after `end` was cancelled, whatever its client and its session
+/// do. The process of a session may take [`HANG_UP`] before its last bytes are written.
 pub(crate) const ENDING: Duration = HANG_UP.saturating_add(CLOSING);
 
 /// Runs the parts until the session has ended and everything that it sent to `out` is written; then waits a

@@ -41,7 +41,7 @@ impl Version {
         if self >= Self(4) { Form::Json } else { Form::Plain }
     }
 
-    /// Whether clients with a terminal send its size.
+    /// Returns whether clients with a terminal send its size.
     pub(crate) fn resizes(self) -> bool {
         self >= Self(3)
     }

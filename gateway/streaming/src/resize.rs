@@ -32,7 +32,7 @@ impl Sizes {
         last
     }
 
-    /// How many bytes are buffered.
+    /// Number of buffered bytes.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn kept(&self) -> usize {
         self.buffer.len()

@@ -31,14 +31,14 @@ use crate::request::{Redeemed, answer};
 use crate::sessions::Sessions;
 use crate::token::Tokens;
 
-/// How often expired tokens are dropped: their sessions may hold resources.
+/// Interval at which expired tokens are dropped: their sessions may hold resources.
 const SWEEP: Duration = Duration::from_secs(5);
 
 /// Pause after an accept failed for lack of resources, until some connections have ended.
 const NO_ACCEPT: Duration = Duration::from_millis(100);
 
-/// How long sessions may take to end once they were cancelled: enough for the process to be notified, and for
-/// the client's last bytes.
+/// Time for sessions to end once they were cancelled: enough for the process to be notified, and for the
+/// client's last bytes.
 const ENDING: Duration = Duration::from_secs(13);
 
 /// The largest head of a request, in bytes.
@@ -54,7 +54,7 @@ pub struct Server {
     sessions: Sessions,
 }
 
-/// Why a server could not be bound.
+/// Reason why a server could not be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The address cannot be listened on.
@@ -183,7 +183,7 @@ struct PendingConnections(VecDeque<Weak<EvictionToken>>);
 type EvictionToken = CancellationToken;
 
 impl PendingConnections {
-    /// Whether one more connection may be accepted.
+    /// Returns whether one more connection may be accepted.
     fn make_room(&mut self, connections: usize, config: &Config) -> bool {
         self.0.retain(|place| place.strong_count() > 0);
         connections.saturating_sub(self.0.len()) < config.max_connections

@@ -1,4 +1,4 @@
-//! What a frontend registers to get a URL, and the traits by which the server reaches the container.
+//! The session that a frontend registers to get a URL, and the traits through which it reaches the container.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -9,10 +9,10 @@ use async_trait::async_trait;
 
 use crate::ends::{Connection, Input, Output};
 
-/// How long a process may take to handle a hang-up of its client.
+/// Time for a process to handle a hang-up of its client.
 pub(crate) const HANG_UP: Duration = Duration::from_secs(10);
 
-/// Which streams an exec or attach has. At least one is set; with a terminal there is no stderr.
+/// The streams of an exec or attach. At least one is set; with a terminal there is no stderr.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streams {
     /// The client sends standard input.
@@ -87,7 +87,7 @@ pub struct Size {
     pub height: NonZeroU16,
 }
 
-/// How the process of a session ended.
+/// End of a session's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It exited with this code. For an attach whose container exited, the code is not reported: `Exited(0)`.
@@ -109,7 +109,7 @@ pub trait Dial: Send + Sync {
     async fn dial(&self, port: u16) -> Result<Connection, Refusal>;
 }
 
-/// Why a session was not opened: one line for the client.
+/// Reason why a session was not opened: one line for the client.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refusal(pub String);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::session::TooMany;
 
-/// How many random bytes a token has.
+/// Number of random bytes of a token.
 const RANDOM: usize = 16;
 
 /// The sessions that wait to be opened. `T` is the value of a token.

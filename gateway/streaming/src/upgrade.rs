@@ -44,7 +44,7 @@ pub(crate) enum Carrier {
     },
 }
 
-/// How forwarded ports are carried over WebSocket.
+/// Encoding of forwarded ports over WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forwarding {
     /// Two channels for each port of the request.
@@ -62,7 +62,7 @@ pub(crate) struct Upgrade<V> {
     pub(crate) version: V,
 }
 
-/// Why a request is not upgraded.
+/// Reason why a request is not upgraded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rejection {
     pub(crate) status: StatusCode,

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// What is logged, and how.
+/// Level and format of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {

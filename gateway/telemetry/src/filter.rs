@@ -1,8 +1,8 @@
-//! What a level of the log means.
+//! Interpretation of a log level.
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-/// Why a level of the log is none.
+/// Reason why a text is no log level.
 #[derive(Debug, thiserror::Error)]
 pub enum LevelError {
     /// A word that is no level. A filter would take it for the name of a module, and leave everything else out.

@@ -26,7 +26,7 @@ use crate::log::{TelemetryError, log_panic};
 /// The maximum length of a line: what a pipe with free space accepts in one write.
 const LINE_MAX: usize = 4096;
 
-/// How much of a message is kept if its line is too long.
+/// Length to which a message is cut if its line is too long, in bytes.
 const MESSAGE_MAX: usize = 2048;
 
 /// Writes events to standard error.

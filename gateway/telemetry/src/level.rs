@@ -131,7 +131,7 @@ impl LogLevel {
         }
     }
 
-    /// Ends the temporary level if its time is over; it may have been set anew meanwhile.
+    /// Ends the temporary level if its time is over; it may have been set again meanwhile.
     fn end_expired(&self) {
         let mut levels = self.shared.levels.lock();
         let now = Instant::now();

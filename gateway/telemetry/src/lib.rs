@@ -1,9 +1,9 @@
-//! What this process says of itself: its log, for the service manager or for a Nomad agent, and its traces.
+//! Telemetry of this process: its log, for the service manager or for a Nomad agent, and its traces.
 //!
 //! - [`init`] sends the log to standard error; its level can be changed while the process runs ([`LogLevel`]).
 //! - [`hclog`] formats the log of a launcher as the Nomad agent reads it that has started it.
 //! - [`Traces`] sends the spans of calls and operations to a collector, by OTLP.
-//! - [`LogPace`] keeps a line that is due again and again from filling the log.
+//! - [`LogPace`] keeps a repeated line from filling the log.
 
 mod config;
 mod filter;

@@ -12,7 +12,7 @@ use crate::config::{LogConfig, LogFormat};
 use crate::filter::{LevelError, parse_level};
 use crate::level::LogLevel;
 
-/// Why logs cannot be set up.
+/// Reason why logs cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// The level is invalid.

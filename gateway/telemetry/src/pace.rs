@@ -1,4 +1,4 @@
-//! How often a lasting trouble is logged.
+//! Pace at which a lasting trouble is logged.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 pub struct LogPace(Mutex<Option<Instant>>);
 
 impl LogPace {
-    /// Whether the trouble is to be logged now, and takes the turn.
+    /// Returns whether the trouble is to be logged now, and takes the turn.
     pub fn is_due(&self) -> bool {
         self.is_due_at(Instant::now())
     }

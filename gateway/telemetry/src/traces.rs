@@ -23,7 +23,7 @@ use collector::Collector;
 use exporter::{SpanCounters, SpanQueue};
 use to_proto::SpanSource;
 
-/// How long the last spans may take to be sent when the daemon ends.
+/// Time for the last spans to be sent when the daemon ends.
 const FLUSH: Duration = Duration::from_secs(2);
 
 /// The traces of this daemon. It has to be ended by [`Traces::end`], which sends what is left.
@@ -52,7 +52,7 @@ impl Traces {
         Ok(Self { tracer, queue, counts, exporter: Mutex::new(Some(exporter)) })
     }
 
-    /// What begins traces.
+    /// The tracer, which begins traces.
     #[must_use]
     pub const fn tracer(&self) -> &Tracer {
         &self.tracer

@@ -2,7 +2,7 @@
 //! replaceable while the server runs.
 //!
 //! TLS is rustls with ring, for versions 1.2 and 1.3. A server takes an [`Acceptor`] for each connection, so
-//! a replacement is in force for the next one; [`Acceptor::replaced`] tells a connection that its own has
+//! a replacement is in force for the next one; [`Acceptor::replaced`] notifies a connection that its own has
 //! been replaced.
 
 use std::fmt;
@@ -43,15 +43,15 @@ pub struct TlsConfig {
     pub client_ca: Option<PathBuf>,
 }
 
-/// Why the files are unusable.
+/// Reason why the files are unusable.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve TLS: {reason}")]
 pub struct TlsError {
-    /// Which file, and what is wrong with it.
+    /// The file, and its fault.
     reason: String,
 }
 
-/// What a server presents and demands, which can be replaced while it runs. Clones share it.
+/// The certificate and client authority of a server, which can be replaced while it runs. Clones share it.
 #[derive(Clone)]
 pub struct Certificate(Arc<RwLock<Acceptor>>);
 

@@ -10,7 +10,7 @@ use tokio_rustls::TlsConnector;
 use super::*;
 use crate::testing::Authority;
 
-/// Whether a client and a server come to terms: a byte of the client arrives, and one comes back.
+/// Checks whether a client and a server come to terms: a byte of the client arrives, and one comes back.
 async fn shake(acceptor: &Acceptor, client: TlsConnector) -> io::Result<()> {
     let (near, far) = tokio::io::duplex(64 << 10);
     let server = async {
@@ -58,7 +58,7 @@ async fn replacement_is_in_force_for_the_next_connection_and_tells_the_former() 
     let former = certificate.acceptor();
     let clone = certificate.clone();
     clone.replace(new.issue("server").server(None).read().unwrap());
-    tokio::time::timeout(Duration::from_secs(60), former.replaced()).await.expect("it is told");
+    tokio::time::timeout(Duration::from_secs(60), former.replaced()).await.expect("it is notified");
     let present = certificate.acceptor();
     shake(&present, new.client(None)).await.unwrap();
     shake(&present, old.client(None)).await.unwrap_err();

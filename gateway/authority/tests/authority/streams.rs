@@ -5,7 +5,7 @@ use httlib_hpack::{Encoder, EncoderInput};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
-/// How the name `:authority` is encoded.
+/// Encoding of the name `:authority`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Name {
     Literal,
@@ -17,7 +17,7 @@ pub(crate) enum Name {
     Whole,
 }
 
-/// How a value is encoded.
+/// Encoding of a value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Value {
     Plain,

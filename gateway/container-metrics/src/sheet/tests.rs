@@ -1,4 +1,4 @@
-//! Which samples a reading has; and that nothing is reported that was not measured.
+//! The samples of a reading; and that nothing is reported that was not measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, UNIX_EPOCH};

@@ -8,7 +8,7 @@ use url::Url;
 use super::spdy::{ClientEvent, Spdy};
 use crate::session::Streams;
 
-/// What a session has sent until its end.
+/// The output of a session until its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
     /// All of the standard output.

@@ -24,14 +24,14 @@ use crate::parts::{ENDING, run};
 /// The most streams that a client may have open: forwarded connections take two each.
 pub(crate) const MAX_STREAMS: usize = 1024;
 
-/// How many control frames may be queued for the writer. A client that sends requests and does not read the
-/// answers is no longer read.
+/// Maximum number of control frames that are queued for the writer. A client that sends requests and does not
+/// read the answers is no longer read.
 const CONTROL_QUEUE: usize = 64;
 
-/// How many opened streams may be queued for their session.
+/// Maximum number of opened streams that are queued for their session.
 const INCOMING_QUEUE: usize = 16;
 
-/// How many data frames are written together.
+/// Number of data frames that are written together.
 const BATCH: usize = 16;
 
 /// The first and the largest size of reads: it grows on busy connections.
@@ -50,7 +50,7 @@ pub(crate) struct Incoming {
     pub(crate) outbound: Outbound,
 }
 
-/// Why a connection ended before its session did.
+/// Reason why a connection ended before its session did.
 #[derive(Debug, thiserror::Error)]
 enum SpdyError {
     #[error("the client has closed the connection")]
@@ -262,7 +262,7 @@ impl SpdyReader {
 // === impl SpdyWriter ===
 
 impl SpdyWriter {
-    /// Writes what is queued until it is told to close, or [`ENDING`] after `end` is cancelled. The queues are
+    /// Writes the queues until a close is queued, or for [`ENDING`] after `end` is cancelled. The queues are
     /// closed with it, so that no sender waits.
     async fn run(self, end: &CancellationToken, protocol: &CancellationToken) -> io::Result<()> {
         within(end, ENDING, self.write(end, protocol)).await

@@ -24,7 +24,7 @@ const SETTINGS_INITIAL_WINDOW: u32 = 7;
 /// The sender's last frame on the stream.
 const FLAG_FIN: u8 = 1;
 
-/// Why a stream is reset.
+/// Reason why a stream is reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     InvalidStream = 2,
@@ -56,7 +56,7 @@ pub(crate) enum Event {
     Ignored,
 }
 
-/// Why a connection must be closed.
+/// Reason why a connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("control frame has SPDY version {0}, not 3")]

@@ -14,7 +14,7 @@ const ZLIB: [u8; 2] = [0x78, 0xbb];
 /// Names, lower-case, with their values, in the sender's order.
 pub(crate) type Headers = Vec<(String, String)>;
 
-/// Why a header block cannot be decoded. The compression state is lost, so the connection must be closed.
+/// Reason why a header block cannot be decoded. The compression state is lost: the connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeaderError {
     #[error("header block is not compressed with the dictionary of SPDY/3")]

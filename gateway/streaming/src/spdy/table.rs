@@ -19,23 +19,23 @@ pub(crate) struct Table<Q> {
     last: u32,
     /// The initial window of a new stream.
     initial: i64,
-    /// Whether the client sends window updates for its streams.
+    /// True if the client sends window updates for its streams.
     streams_controlled: bool,
-    /// How many bytes may be sent on all streams together.
+    /// Number of bytes that may be sent on all streams together.
     connection: i64,
-    /// Whether the client sends window updates for the connection.
+    /// True if the client sends window updates for the connection.
     connection_controlled: bool,
 }
 
 #[derive(Debug)]
 struct StreamState<Q> {
     queue: Option<Q>,
-    /// How many bytes may be sent; negative if more were sent before the client was known to do flow control.
+    /// Number of bytes that may be sent; negative if they were sent before the flow control was known.
     window: i64,
     sent_end: bool,
 }
 
-/// Why a stream is not opened.
+/// Reason why a stream is not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenError {
     /// The client's stream ids are invalid, so its state is unknown: the connection must be closed.
@@ -54,7 +54,7 @@ pub(crate) enum Target<Q> {
     Unknown,
 }
 
-/// How many bytes may be sent.
+/// Number of bytes that may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     Bytes(usize),

@@ -36,7 +36,7 @@ pub(super) struct Channels {
 pub(super) struct Wanted {
     /// The channels on which the client sends.
     pub(super) inputs: Vec<u8>,
-    /// Whether the client can close a channel.
+    /// True if the client can close a channel.
     pub(super) closes: bool,
 }
 
@@ -54,7 +54,7 @@ struct ChannelWriter {
     activity: Arc<Activity>,
 }
 
-/// Why a connection ended before its session did.
+/// Reason why a connection ended before its session did.
 #[derive(Debug, thiserror::Error)]
 enum ChannelError {
     #[error("the client has closed the connection")]
@@ -173,13 +173,13 @@ impl ChannelReader {
 // === impl ChannelWriter ===
 
 impl ChannelWriter {
-    /// Writes what is queued until it is told to close, or [`ENDING`] after `end` is cancelled. The queue is
+    /// Writes the queue until a close is queued, or for [`ENDING`] after `end` is cancelled. The queue is
     /// closed with it, so that no sender waits.
     async fn run(self, end: &CancellationToken, last: &OnceLock<CloseFrame>) -> Result<(), std::io::Error> {
         within(end, ENDING, self.write(end, last)).await
     }
 
-    /// Writes what is queued until it is told to close; then writes the close frame in `last`, if set.
+    /// Writes the queue until a close is queued; then writes the close frame in `last`, if set.
     async fn write(
         mut self,
         end: &CancellationToken,

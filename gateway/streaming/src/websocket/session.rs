@@ -27,7 +27,7 @@ pub(crate) async fn remote_command(
     let inputs = [streams.stdin.then_some(STDIN), streams.tty.then_some(RESIZE)];
     let wanted = Wanted { inputs: inputs.into_iter().flatten().collect(), closes: version >= Version(5) };
     let session = async |mut channels: Channels| {
-        // Tells the client that the session is open.
+        // An empty message shows the client that the session is open.
         let first = match streams {
             Streams { stdout: true, .. } => STDOUT,
             Streams { stderr: true, .. } => STDERR,

@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 use crate::flow::{Endless, Silent, open, settled};
 use crate::support::{Happened, Running, STDOUT, given, serve, soon};
 
-/// How many forwards fail at the same moment.
+/// Number of forwards that fail at the same moment.
 const FAILING: usize = 300;
 
-/// How many streams are opened then that belong to no forward; they are refused.
+/// Number of streams that are opened then and belong to no forward; they are refused.
 const INVALID: usize = 32;
 
 /// The most forwards of a client.

@@ -56,7 +56,7 @@ struct Child {
 }
 
 /// The events of a process that the test controls.
-pub(crate) struct Told {
+pub(crate) struct ControlledProcess {
     pub(crate) end: CancellationToken,
     pub(crate) happened: mpsc::UnboundedSender<Happened>,
 }
@@ -97,7 +97,7 @@ pub(crate) fn given(
 ) -> (Box<Given>, CancellationToken, mpsc::UnboundedReceiver<Happened>) {
     let (happened, events) = mpsc::unbounded_channel();
     let end = CancellationToken::new();
-    let control = Arc::new(Told { end: end.clone(), happened });
+    let control = Arc::new(ControlledProcess { end: end.clone(), happened });
     (Box::new(Given { process: Ok(Process { stdin, stdout, stderr: None, control }) }), end, events)
 }
 
@@ -153,7 +153,7 @@ impl Control for Child {
 }
 
 #[async_trait]
-impl Control for Told {
+impl Control for ControlledProcess {
     async fn resize(&self, size: Size) -> Result<(), Refusal> {
         let _unwatched = self.happened.send(Happened::Resized(size.width.get(), size.height.get()));
         Ok(())

@@ -13,7 +13,7 @@ use tonic::{Code, Request};
 
 use super::settings::{TraceSettings, TraceSettingsError};
 
-/// How long a connection may take.
+/// Time for a connection to be made.
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// The largest file with authorities, in bytes: bundles of all public ones have a quarter of a MiB.
@@ -30,7 +30,7 @@ pub(super) struct Collector {
     limit: Duration,
 }
 
-/// Why spans were not accepted.
+/// Reason why spans were not accepted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExportError {
     #[error("the collector did not answer within {0:?}")]

@@ -13,22 +13,22 @@ use super::collector::Collector;
 use super::to_proto::SpanSource;
 use crate::pace::LogPace;
 
-/// How many spans may wait to be sent.
+/// Maximum number of spans that wait to be sent.
 pub(super) const QUEUE: usize = 4096;
 
 /// The largest number of spans in one request.
 pub(super) const BATCH: usize = 512;
 
-/// How long a span waits for others, so that they are sent together.
+/// Time for which a span waits for others, so that they are sent together.
 const GATHER: Duration = Duration::from_secs(2);
 
-/// Where spans wait. A full queue loses further ones.
+/// The queue of spans. A full queue loses further ones.
 #[derive(Debug)]
 pub(super) struct SpanQueue {
     spans: Sender<EndedSpan>,
     closed: CancellationToken,
     counts: Arc<SpanCounters>,
-    /// When it is logged that spans are lost because the queue is full.
+    /// Pace at which spans lost to a full queue are logged.
     loss: LogPace,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct SpanCounters {
     lost: AtomicU64,
 }
 
-/// How many spans there were since the daemon started.
+/// Numbers of spans since the daemon started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceCounts {
     /// The spans that the collector has accepted.
@@ -94,7 +94,7 @@ impl SpanQueue {
         (queue, WaitingSpans { spans, closed })
     }
 
-    /// How many spans wait.
+    /// Number of waiting spans.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.spans.max_capacity() - self.spans.capacity()

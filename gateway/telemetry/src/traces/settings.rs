@@ -10,7 +10,7 @@ use switchyard_core::trace::Sampler;
 use switchyard_operator_api::VERSION;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 
-/// How long an export may take, unless the environment says it.
+/// Time limit of an export, unless the environment has another.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The longest export that can be asked for.
@@ -19,7 +19,7 @@ const LIMIT_MAX: Duration = Duration::from_secs(60);
 /// The largest number of headers, and of attributes of the resource.
 const PAIRS_MAX: usize = 64;
 
-/// Where traces go, and which.
+/// Destination and selection of traces.
 #[derive(Clone)]
 pub struct TraceSettings {
     /// The collector.
@@ -28,15 +28,15 @@ pub struct TraceSettings {
     pub authorities: Option<PathBuf>,
     /// Sent with every request. They may hold credentials.
     pub headers: MetadataMap,
-    /// How long an export may take.
+    /// Time limit of an export.
     pub limit: Duration,
-    /// Who sends the traces.
+    /// Attributes of the sender of the traces.
     pub resource: Vec<(String, String)>,
-    /// Which traces are recorded.
+    /// Selection of the recorded traces.
     pub sampler: Sampler,
 }
 
-/// Why the environment describes no tracing.
+/// Reason why the environment describes no tracing.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TraceSettingsError {
     /// The value of a variable is unusable.
@@ -44,7 +44,7 @@ pub enum TraceSettingsError {
     Variable {
         /// The variable.
         name: &'static str,
-        /// What is wrong with its value, without a value that may be secret.
+        /// The fault of its value, without a value that may be secret.
         why: String,
     },
     /// The file with the certificates of authorities cannot be read.
@@ -75,8 +75,8 @@ impl fmt::Debug for TraceSettings {
 }
 
 impl TraceSettings {
-    /// What an environment describes; `None` if it names no collector, or switches tracing off. `host` is the name of
-    /// this node.
+    /// The settings of an environment; `None` if it names no collector, or switches tracing off. `host` is
+    /// the name of this node.
     ///
     /// # Errors
     /// The first variable that is unusable.
@@ -125,7 +125,7 @@ impl TraceSettings {
         }))
     }
 
-    /// Whether the connection to the collector is encrypted.
+    /// Returns whether the connection to the collector is encrypted.
     pub(super) fn is_encrypted(&self) -> bool {
         self.endpoint.scheme_str() == Some("https")
     }
@@ -160,7 +160,7 @@ fn has_user(uri: &Uri) -> bool {
     uri.authority().is_some_and(|authority| authority.as_str().contains('@'))
 }
 
-/// What is wrong must not be shown: the values are secret.
+/// Parses headers. Errors do not show a value, which may be secret.
 fn parse_headers(name: &'static str, value: &str) -> Result<MetadataMap, TraceSettingsError> {
     let mut headers = MetadataMap::new();
     for (key, value) in pairs(name, value)? {
@@ -180,7 +180,7 @@ fn parse_limit(name: &'static str, value: &str) -> Result<Duration, TraceSetting
     limit.ok_or_else(|| refuse(name, format!("must be a number of milliseconds, at most {LIMIT_MAX:?}")))
 }
 
-/// Who sends the traces: what the operator says comes before what we know.
+/// Attributes of the sender of the traces: the operator's have precedence over ours.
 fn resource(
     service: Variable<'_>,
     attributes: Variable<'_>,

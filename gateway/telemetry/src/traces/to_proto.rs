@@ -9,7 +9,7 @@ use switchyard_proto::opentelemetry::proto::common::v1 as common;
 use switchyard_proto::opentelemetry::proto::resource::v1 as resource;
 use switchyard_proto::opentelemetry::proto::trace::v1 as trace;
 
-/// Who sends the spans, as every request says it.
+/// The sender of the spans, as part of every request.
 #[derive(Debug)]
 pub(super) struct SpanSource(resource::Resource);
 

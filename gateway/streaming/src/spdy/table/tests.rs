@@ -90,7 +90,7 @@ fn window_overflow_is_rejected() {
     let mut table = table();
     assert_eq!(table.open_window(1, 0x7fff_ffff), Err(Overflow));
     assert_eq!(table.open_window(0, 0x7fff_ffff), Err(Overflow));
-    assert_eq!(table.open_window(99, 0x7fff_ffff), Ok(()), "nobody is there to be told");
+    assert_eq!(table.open_window(99, 0x7fff_ffff), Ok(()), "no sender is there to be notified");
     let mut table = self::table();
     table.open_window(1, 1).unwrap();
     assert_eq!(table.set_initial_window(0x7fff_ffff), Err(Overflow));
