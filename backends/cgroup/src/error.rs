@@ -8,7 +8,7 @@ use switchyard_core::ErrorKind;
 /// The result of every fallible function of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation on a cgroup failed.
+/// Reason why an operation on a cgroup failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An existing file of the kernel could not be read or written.
@@ -28,7 +28,7 @@ pub enum Error {
     InvalidGroup {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The fault of the path.
         why: &'static str,
     },
     /// Its processes fork faster than they can be changed.

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 
 use crate::error::{Error, Result};
 
-/// How many levels of descendants of a group are visited.
+/// Maximum number of levels of descendants of a group that are visited.
 pub(crate) const MAX_DEPTH: usize = 32;
 
 /// The children of a group; none if the directory does not exist.
@@ -45,13 +45,13 @@ pub(crate) fn read_parsed<T>(path: &Path, parse: impl FnOnce(&str) -> Option<T>)
     Ok(read_if_there(path)?.and_then(|text| parse(&text)))
 }
 
-/// Whether an error means that a cgroup, or a file of it, does not exist: reading an open file of a removed
-/// cgroup gives `ENODEV`.
+/// Returns whether an error means that a cgroup, or a file of it, does not exist: reading an open file of a
+/// removed cgroup gives `ENODEV`.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENOENT | Errno::ENODEV | Errno::ENOTDIR))
 }
 
-/// Whether a file exists and the kernel cannot read it as it is.
+/// Returns whether a file exists and the kernel cannot read it as it is.
 pub(crate) fn is_unsupported(error: &io::Error) -> bool {
     error.raw_os_error().map(Errno::from_raw) == Some(Errno::EOPNOTSUPP)
 }

@@ -19,8 +19,8 @@ struct FreezerFiles {
 }
 
 impl Reader {
-    /// Whether freezing of `group` itself was requested, regardless of its ancestors; `None` if it does not
-    /// exist or there is no freezer.
+    /// Returns whether freezing of `group` itself was requested, regardless of its ancestors; `None` if it
+    /// does not exist or there is no freezer.
     ///
     /// # Errors
     /// [`Error::File`] for an error of the kernel.

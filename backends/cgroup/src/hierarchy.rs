@@ -1,4 +1,4 @@
-//! Where the cgroup hierarchies of a node are mounted.
+//! Mount points of a node's cgroup hierarchies.
 
 use std::fs;
 use std::io;
@@ -143,7 +143,7 @@ impl Hierarchy {
         self.mounts.iter().map(|mount| mount.dir(group))
     }
 
-    /// Whether `group` exists in any hierarchy.
+    /// Returns whether `group` exists in any hierarchy.
     #[must_use]
     pub fn exists(&self, group: &Group) -> bool {
         self.dirs(group).any(|dir| dir.is_dir())
@@ -160,7 +160,7 @@ impl Mount {
     }
 }
 
-/// The hierarchy of a mount; `None` if it is none.
+/// The cgroup hierarchy of a mount; `None` for another file system.
 fn hierarchy(mount: &mounts::Mount<'_>) -> Option<Mount> {
     let controllers = match &*mount.fs_type {
         "cgroup2" => Vec::new(),

@@ -11,7 +11,7 @@ use crate::files::is_gone;
 use crate::group::Group;
 use crate::reader::Reader;
 
-/// How often the processes are listed: those that are killed may have made others meanwhile.
+/// Number of times the processes are listed: killed processes may have forked others meanwhile.
 const PASSES: usize = 16;
 
 impl Reader {

@@ -16,8 +16,8 @@ use crate::parse;
 use crate::reader::Reader;
 use crate::remove::remove_trees;
 
-/// How many passes move processes while some are left: a process that is forked during a pass starts in its
-/// parent's old group.
+/// Number of passes that move processes while some are left: a process that is forked during a pass starts in
+/// its parent's old group.
 const PASSES: u32 = 16;
 
 impl Reader {

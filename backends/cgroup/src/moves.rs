@@ -19,7 +19,7 @@ use crate::hierarchy::Hierarchy;
 
 /// The interval between two moves: shorter than the kernel stays ready.
 const MOVE_INTERVAL: Duration = Duration::from_millis(5);
-/// How long the kernel is kept ready at most; after that the gain is not worth the effort.
+/// Maximum time for which the kernel is kept ready; after that the gain is not worth the effort.
 const MAX_WAIT: Duration = Duration::from_millis(250);
 
 /// Counts the expected moves, and keeps the kernel ready for them.

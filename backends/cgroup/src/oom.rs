@@ -26,7 +26,7 @@ use crate::hierarchy::CgroupMode;
 use crate::kill_count::count;
 use crate::parent_group::{KillOrigin, ParentGroup};
 
-/// How long to wait for the kernel's signal that a cgroup was removed, in ms; it takes some milliseconds.
+/// Time for the kernel to signal that a cgroup was removed, in ms; it takes some milliseconds.
 const LAST_SIGNAL_WAIT_MS: u16 = 100;
 
 /// The known OOM kills in a cgroup.

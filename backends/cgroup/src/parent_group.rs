@@ -15,7 +15,7 @@ use crate::kill_count::{count, kills};
 /// The most siblings whose counts are read; with more of them, none is read.
 const MAX_SIBLINGS: usize = 16;
 
-/// How many times counts are read again if they change while they are read.
+/// Number of times counts are read again if they change while they are read.
 const READ_ATTEMPTS: usize = 3;
 
 /// The parent of a watched group.

@@ -92,8 +92,8 @@ impl Reader {
         Ok(if empty && !self.hierarchy.exists(group) { None } else { Some(usage) })
     }
 
-    /// How many processes of `group` the kernel has killed because it was out of memory; `None` if the group
-    /// does not exist.
+    /// Number of processes of `group` that the kernel has killed because it was out of memory; `None` if the
+    /// group does not exist.
     ///
     /// # Errors
     /// [`Error::File`] if the file exists and cannot be read.

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use crate::error::{Error, Result};
 use crate::files::{MAX_DEPTH, children, is_gone};
 
-/// How many times a removal is tried again while the kernel reports a group as busy.
+/// Number of times a removal is tried again while the kernel reports a group as busy.
 const PAUSES: usize = 7;
 
 /// The pause after the first attempt; each next one is twice as long.
@@ -76,8 +76,8 @@ fn remove_below(dir: &Path, depth: usize) -> Result<()> {
     }
 }
 
-/// Whether a failed removal may succeed soon: the kernel detaches a process from its cgroup a little after
-/// its parent was notified of the exit, and another program may just have created a child.
+/// Returns whether a failed removal may succeed soon: the kernel detaches a process from its cgroup a little
+/// after its parent was notified of the exit, and another program may just have created a child.
 fn may_pass(error: &Error) -> bool {
     match error {
         Error::Busy { .. } => true,

@@ -10,11 +10,11 @@ use crate::error::{Error, Result};
 use crate::group::Group;
 use crate::reader::Reader;
 
-/// How many passes are made over the processes while one is left to change. A fork inherits the score of its
-/// parent, so the second pass finds only processes that were forked during the first.
+/// Number of passes over the processes while one is left to change. A fork inherits the score of its parent,
+/// so the second pass finds only processes that were forked during the first.
 const PASSES: u32 = 16;
 
-/// How many processes' files are open at once.
+/// Maximum number of processes whose files are open.
 const AT_ONCE: usize = 64;
 
 impl Reader {
@@ -94,7 +94,7 @@ impl OomScoreFile {
     }
 }
 
-/// Whether an error means that the process has exited.
+/// Returns whether an error means that the process has exited.
 fn is_ended(fault: &io::Error) -> bool {
     matches!(fault.raw_os_error().map(Errno::from_raw), Some(Errno::ENOENT | Errno::ESRCH))
 }

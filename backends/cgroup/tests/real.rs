@@ -1,7 +1,7 @@
 //! Creates a cgroup on this node, lets a child use CPU and run out of memory in it, and removes it. Needs
 //! root.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Reads recorded trees of cgroup files: one of a v1 node, one of a v2 node with systemd.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 use std::path::{Path, PathBuf};
 

@@ -25,7 +25,7 @@ mod allowance;
 const SETTLING: Duration = Duration::from_secs(2);
 /// The most entries of a configuration directory, and of a directory from which a list loads plugins.
 const ENTRIES_MAX: usize = 1000;
-/// How much is told of why a file cannot be used, in bytes: it may quote the file.
+/// Maximum length of the reason why a file cannot be used, in bytes: it may quote the file.
 const REASON_MAX: usize = 500;
 
 /// The configuration of one plugin, keys in the order of the file.
@@ -38,7 +38,7 @@ pub struct NetworkList {
     pub name: String,
     /// The version of the specification that is used with its plugins.
     pub cni_version: SpecVersion,
-    /// Whether CHECK must not be called.
+    /// True if CHECK must not be called.
     pub disable_check: bool,
     /// The plugins, in the order of ADD. Each has a `type` that is a plain file name.
     pub plugins: Vec<PluginConf>,
@@ -231,7 +231,7 @@ impl NetworkList {
         Ok(files)
     }
 
-    /// Whether one of the plugins takes this capability.
+    /// Returns whether one of the plugins takes this capability.
     #[must_use]
     pub fn has_capability(&self, name: &str) -> bool {
         let takes = |plugin: &PluginConf| {

@@ -13,10 +13,10 @@ use crate::verb::Verb;
 const CODE_TRY_AGAIN: u64 = 11;
 /// The error code for a container that the plugin does not know, so that no cleanup is needed.
 const CODE_UNKNOWN_CONTAINER: u64 = 3;
-/// How many unusable files an error names.
+/// Maximum number of unusable files that an error names.
 const SKIPPED_SHOWN: usize = 10;
 
-/// Why a network could not be loaded, attached, checked or detached.
+/// Reason why a network could not be loaded, attached, checked or detached.
 #[derive(Debug, Error)]
 pub enum Error {
     /// No usable configuration: the node's network is not ready.
@@ -53,20 +53,20 @@ pub enum Error {
     /// One configuration is not usable.
     #[error("network configuration {} is not usable", path.display())]
     Conf {
-        /// Where it came from.
+        /// Its file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Its fault.
         #[source]
         source: ConfError,
     },
     /// An attachment that cannot be passed to plugins.
     #[error("{what} {value:?} {why}")]
     Attachment {
-        /// Which part of the attachment.
+        /// The part of the attachment.
         what: &'static str,
         /// The value as given.
         value: String,
-        /// What is wrong with it.
+        /// The fault of the value.
         why: &'static str,
     },
     /// A plugin of the list is not installed.
@@ -123,7 +123,7 @@ pub enum Error {
         plugin: String,
         /// The command it was to carry out.
         verb: Verb,
-        /// How long it had.
+        /// The time limit.
         after: Duration,
     },
     /// A plugin wrote too much; it and its children were killed.
@@ -141,7 +141,7 @@ pub enum Error {
     Result {
         /// Its `type`, or the file that the result was stored in.
         plugin: String,
-        /// What is wrong with it.
+        /// The fault of the result.
         #[source]
         source: ResultError,
     },
@@ -152,10 +152,10 @@ pub enum Error {
         container_id: String,
         /// The network.
         network: String,
-        /// Why it failed.
+        /// Reason of the failure.
         #[source]
         source: Box<Error>,
-        /// Why it could not be undone; `None` if it was undone completely.
+        /// Reason why it could not be undone; `None` if it was undone completely.
         undo: Option<Box<Error>>,
     },
     /// The rollback of a failed attachment took too long in total.
@@ -165,13 +165,13 @@ pub enum Error {
         container_id: String,
         /// The network.
         network: String,
-        /// How long it had.
+        /// The time limit.
         after: Duration,
     },
     /// The journal file of an attachment cannot be read or written.
     #[error("cannot {doing} the network journal {}", path.display())]
     Journal {
-        /// What was tried.
+        /// The failed operation, as a verb.
         doing: &'static str,
         /// The file.
         path: PathBuf,
@@ -184,7 +184,7 @@ pub enum Error {
     JournalDamaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error of the parser.
         #[source]
         source: serde_json::Error,
     },
@@ -193,7 +193,7 @@ pub enum Error {
     JournalContent {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error of the parser.
         #[source]
         source: serde_json::Error,
     },
@@ -210,11 +210,11 @@ pub enum Error {
 pub struct Skipped {
     /// The file.
     pub path: PathBuf,
-    /// Why, on one line.
+    /// The reason, on one line.
     pub reason: String,
 }
 
-/// What is wrong with a network configuration.
+/// A fault of a network configuration.
 #[derive(Debug, Error)]
 pub enum ConfError {
     /// The file cannot be read.
@@ -256,7 +256,7 @@ pub enum ConfError {
     ListInSingle,
 }
 
-/// What is wrong with a result.
+/// A fault of a result.
 #[derive(Debug, Error)]
 pub enum ResultError {
     /// The plugin wrote nothing.
@@ -297,37 +297,38 @@ impl Error {
         report(self)
     }
 
-    /// Whether a plugin reported that the same call may succeed if it is retried later (code 11).
+    /// Returns whether a plugin reported that the same call may succeed if it is retried later (code 11).
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.code() == Some(CODE_TRY_AGAIN)
     }
 
-    /// Whether the node's network is not set up yet (`NetworkReady=false`), rather than broken for one
-    /// container.
+    /// Returns whether the node's network is not set up yet (`NetworkReady=false`), rather than broken for
+    /// one container.
     #[must_use]
     pub fn is_not_configured(&self) -> bool {
         matches!(self, Self::NotConfigured { .. })
     }
 
-    /// Whether the directory of configurations cannot be used at the moment: it cannot be read, or has too much in it.
+    /// Returns whether the configuration directory is unusable at the moment: unreadable, or too full.
     #[must_use]
     pub const fn is_unusable_directory(&self) -> bool {
         matches!(self, Self::ConfDir { .. } | Self::ConfDirSum { .. })
     }
 
-    /// Whether parts of a failed attachment may remain, so that `del` has to be called again.
+    /// Returns whether parts of a failed attachment may remain, so that `del` has to be called again.
     #[must_use]
     pub fn left_something(&self) -> bool {
         matches!(self, Self::Add { undo: Some(_), .. })
     }
 
-    /// Whether what a journal file had is lost: it was read, and is damaged. A disk that cannot read it may do so later.
+    /// Returns whether the content of a journal file is lost: it was read, and is damaged. A disk that cannot
+    /// read it may do so later.
     pub(crate) const fn is_journal_lost(&self) -> bool {
         matches!(self, Self::JournalDamaged { .. })
     }
 
-    /// Whether a plugin reported that there is nothing to detach.
+    /// Returns whether a plugin reported that there is nothing to detach.
     pub(crate) fn is_unknown_container(&self) -> bool {
         self.code() == Some(CODE_UNKNOWN_CONTAINER)
     }

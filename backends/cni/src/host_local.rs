@@ -19,7 +19,7 @@ use crate::conf::NetworkList;
 /// The plugin's default data directory.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// How long the lock is tried for: the plugin holds it briefly, unless it hangs.
+/// Time for which the lock is tried: the plugin holds it briefly, unless it hangs.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause between two tries.
 const AGAIN: Duration = Duration::from_millis(10);
@@ -81,7 +81,7 @@ fn lock_with_timeout(mut file: File, dir: &Path) -> io::Result<Flock<File>> {
     }
 }
 
-/// Whether a file name is an address; IPv6 addresses may have another character instead of colons.
+/// Returns whether a file name is an address; IPv6 addresses may have another character instead of colons.
 fn is_address(name: &str) -> bool {
     name.parse::<std::net::IpAddr>().is_ok() || name.replace('_', ":").parse::<std::net::Ipv6Addr>().is_ok()
 }

@@ -174,9 +174,9 @@ impl Network {
     /// plugins.
     ///
     /// Every plugin is run, also after one failed, because each frees resources of its own. A `netns` of
-    /// `None` tells the plugins that the namespace does not exist any more. `result` is what [`Network::add`]
-    /// returned, if that is known. Cancel safety: dropping the future kills the running plugin; call it
-    /// again.
+    /// `None` means to the plugins that the namespace does not exist any more. `result` is what
+    /// [`Network::add`] returned, if that is known. Cancel safety: dropping the future kills the running
+    /// plugin; call it again.
     ///
     /// # Errors
     /// The first failure; then parts of the attachment may remain, and it is to be called again.

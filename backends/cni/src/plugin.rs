@@ -27,17 +27,17 @@ use crate::verb::Verb;
 
 /// The longest result, in bytes.
 const MAX_STDOUT: usize = 1 << 20;
-/// How much of the end of the log output is kept, in bytes.
+/// Size of the end of the log output that is kept, in bytes.
 const STDERR_TAIL: usize = 64 << 10;
-/// How much of the log output an error contains, in characters.
+/// Size of the log output in an error, in characters.
 const SHOWN: usize = 1000;
-/// How long pipes are read after the plugin itself has exited: a child that it left running may keep them
-/// open for ever.
+/// Time for which pipes are read after the plugin itself has exited: a child that it left running may keep
+/// them open for ever.
 const PIPE_GRACE: Duration = Duration::from_secs(1);
-/// How long a killed plugin may take to exit. One that takes longer hangs in the kernel, and is reaped later.
+/// Time for a killed plugin to exit. One that takes longer hangs in the kernel, and is reaped later.
 const REAP_GRACE: Duration = Duration::from_secs(5);
-/// How many times, and after which first pause (doubled each time), a plugin file is tried that is just being
-/// written.
+/// Number of attempts with a plugin file that is just being written, and the first pause, which is doubled
+/// each time.
 const BUSY_TRIES: u32 = 6;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// The PATH of plugins if the daemon was started without one; some plugins run iptables and the like.
@@ -52,7 +52,7 @@ pub struct Limits {
     pub undo: Duration,
 }
 
-/// Where plugins are, how long they may take, and who is told of their runs. Cheap to clone.
+/// The directories of the plugins, their time limits, and an observer of their runs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Plugins {
     dirs: Arc<[PathBuf]>,
@@ -60,14 +60,14 @@ pub struct Plugins {
     observer: Option<Arc<dyn PluginObserver>>,
 }
 
-/// Is told of each run of a plugin. Its methods must not block.
+/// An observer of each run of a plugin. Its methods must not block.
 pub trait PluginObserver: Send + Sync + fmt::Debug {
-    /// A plugin is about to run. What is returned is told how the run ended, and is dropped unused if the run is given
-    /// up.
+    /// Reports that a plugin is about to run. The returned function is called at the end of the run, and
+    /// dropped unused if the run is given up.
     fn began(&self, plugin: &str, verb: Verb) -> Option<RunEnd>;
 }
 
-/// Is told of the end of one run of a plugin: why it failed, if it did.
+/// Receives the end of one run of a plugin: the reason of its failure, if it failed.
 pub type RunEnd = Box<dyn FnOnce(Option<&Error>) + Send>;
 
 /// One run of one plugin.
@@ -96,7 +96,7 @@ struct PluginOutput {
     stderr: Vec<u8>,
 }
 
-/// Why the output of a plugin could not be read to its end.
+/// Reason why the output of a plugin could not be read to its end.
 enum OutputError {
     Io(io::Error),
     TooLarge,
@@ -129,13 +129,13 @@ impl Plugins {
         Self { dirs: dirs.into_iter().collect(), limits, observer: None }
     }
 
-    /// The same, and `observer` is told of each run.
+    /// The same, with an observer of each run.
     #[must_use]
     pub fn observed(self, observer: Arc<dyn PluginObserver>) -> Self {
         Self { observer: Some(observer), ..self }
     }
 
-    /// How long plugins may take.
+    /// Time limits of plugins.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits

@@ -21,7 +21,7 @@ use crate::network::{CheckOutcome, Network};
 use crate::plugin::{Limits, Plugins};
 use crate::testing::attach_saved;
 
-/// Where Debian's package containernetworking-plugins puts them.
+/// Directory of Debian's package containernetworking-plugins.
 const BIN: &str = "/usr/lib/cni";
 
 /// Runs `test` on a thread with namespaces of its own that stand for a host: what plugins create there ends

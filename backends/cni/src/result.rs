@@ -11,7 +11,7 @@ use switchyard_linux::beginning;
 use crate::error::ResultError;
 use crate::version::SpecVersion;
 
-/// How much of an unreadable output an error contains, in characters.
+/// Size of an unreadable output in an error, in characters.
 const SHOWN: usize = 200;
 
 /// The result of an attachment.
@@ -176,8 +176,8 @@ impl CniResult {
     }
 }
 
-/// Whether a result and each of its parts are objects. A derived deserializer also accepts a list for an
-/// object, field by field; plugins do not, and neither does [`convert`].
+/// Returns whether a result and each of its parts are objects. A derived deserializer also accepts a list for
+/// an object, field by field; plugins do not, and neither does [`convert`].
 fn has_objects_only(raw: &Value) -> bool {
     let parts = ["interfaces", "ips", "routes"].into_iter().filter_map(|key| raw.get(key)?.as_array());
     let dns = raw.get("dns").filter(|dns| !dns.is_null());

@@ -39,13 +39,13 @@ impl SpecVersion {
         Self::ALL.into_iter().find(|version| version.as_str() == text)
     }
 
-    /// Whether CHECK exists, and DEL is given the result of ADD.
+    /// Returns whether CHECK exists, and DEL is given the result of ADD.
     #[must_use]
     pub fn has_check(self) -> bool {
         self >= Self::V0_4_0
     }
 
-    /// Whether addresses in results carry their IP version.
+    /// Returns whether addresses in results carry their IP version.
     pub(crate) fn marks_ip_version(self) -> bool {
         self < Self::V1_0_0
     }

@@ -11,13 +11,13 @@ use thiserror::Error;
 
 use crate::ns::Ns;
 
-/// Why a namespace, file or mount of a sandbox could not be created, read or removed.
+/// Reason why a namespace, file or mount of a sandbox could not be created, read or removed.
 #[derive(Debug, Error)]
 pub enum Error {
     /// A file operation failed.
     #[error("cannot {doing} {}", path.display())]
     File {
-        /// What was tried, as a verb phrase.
+        /// The failed operation, as a verb phrase.
         doing: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -28,7 +28,7 @@ pub enum Error {
     /// A mount or unmount failed.
     #[error("cannot {doing} {}", path.display())]
     Mount {
-        /// What was tried, as a verb phrase.
+        /// The failed operation, as a verb phrase.
         doing: &'static str,
         /// The mount point.
         path: PathBuf,
@@ -39,7 +39,7 @@ pub enum Error {
     /// A namespace could not be created, entered or set up.
     #[error("cannot {doing}; it needs CAP_SYS_ADMIN and a kernel with namespaces")]
     Namespace {
-        /// What was tried, as a verb phrase.
+        /// The failed operation, as a verb phrase.
         doing: &'static str,
         /// The error of the kernel.
         #[source]
@@ -48,7 +48,7 @@ pub enum Error {
     /// The helper could not be started.
     #[error("the helper for namespaces cannot be run")]
     Program {
-        /// Why not.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -79,16 +79,16 @@ pub enum Error {
     /// A throw-away thread could not be started.
     #[error("cannot start a thread to {doing}")]
     Thread {
-        /// What the thread was for.
+        /// The purpose of the thread.
         doing: &'static str,
-        /// Why it could not be started.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
     /// A throw-away thread ended without a result: it panicked, or the runtime was shut down.
     #[error("the thread that was to {doing} ended without a result")]
     ThreadLost {
-        /// What the thread was for.
+        /// The purpose of the thread.
         doing: &'static str,
     },
     /// A pin exists already; its namespace may be in use, so it is not replaced.
@@ -145,11 +145,11 @@ pub enum Error {
     /// A value that cannot go into a sandbox file.
     #[error("{what} {value:?} {why}")]
     Invalid {
-        /// What the value is for.
+        /// The purpose of the value.
         what: &'static str,
         /// The value as given.
         value: String,
-        /// What is wrong with it.
+        /// The fault of the value.
         why: &'static str,
     },
     /// The kernel's list of mounts cannot be understood.
@@ -166,10 +166,10 @@ pub enum Error {
     /// A creation failed, and so did its rollback.
     #[error("a creation failed and could not be undone: {undo}")]
     Undo {
-        /// Why the creation failed.
+        /// Reason why the creation failed.
         #[source]
         failed: Box<Error>,
-        /// Why it could not be undone.
+        /// Reason why it could not be undone.
         undo: Box<Error>,
     },
 }
@@ -205,7 +205,7 @@ impl Error {
         move |source| Self::Namespace { doing, source }
     }
 
-    /// Whether the caller asked for something that can never work, so that a retry is useless.
+    /// Returns whether the caller requested something that can never work, so that a retry is useless.
     #[must_use]
     pub fn is_invalid_request(&self) -> bool {
         match self {

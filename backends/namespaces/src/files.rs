@@ -134,7 +134,7 @@ pub fn host_file(path: &Path) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Whether a resolver configuration names servers, and all of them have loopback addresses.
+/// Returns whether a resolver configuration names servers, and all of them have loopback addresses.
 #[must_use]
 pub fn is_local_alone(resolv_conf: &[u8]) -> bool {
     let text = String::from_utf8_lossy(resolv_conf);

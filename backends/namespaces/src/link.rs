@@ -18,7 +18,7 @@ use crate::error::Error;
 const LOOPBACK_INDEX: i32 = 1;
 /// Length of a request: a netlink header and an `ifinfomsg`, 16 bytes each (rtnetlink(7)).
 const REQUEST_LEN: u32 = 32;
-/// How long the answer may take. The kernel answers within `sendto`, so this is only a guard against a hang.
+/// Time for the answer. The kernel answers within `sendto`, so this is only a guard against a hang.
 const ANSWER_SECONDS: i64 = 5;
 
 /// Sets IFF_UP on the loopback device of the calling thread's network namespace.
@@ -30,8 +30,8 @@ pub(crate) fn loopback_up() -> Result<(), Error> {
     up().map_err(Error::namespace("bring the loopback device up"))
 }
 
-/// Whether the calling thread's network namespace has a device of this name. Unlike `/sys/class/net`, which shows
-/// the namespace of whoever mounted it.
+/// Returns whether the calling thread's network namespace has a device of this name. `/sys/class/net` instead
+/// shows the network namespace of the process that mounted it.
 #[must_use]
 pub fn has_device(name: &str) -> bool {
     if_nametoindex(name).is_ok()

@@ -17,7 +17,7 @@ mod path_handle;
 
 pub use path_handle::PathHandle;
 
-/// How many mounts stacked on one mount point are unmounted, or how many passes over a tree are made, before
+/// Maximum number of mounts stacked on one mount point that are unmounted, or of passes over a tree, before
 /// giving up.
 const MAX_TRIES: usize = 64;
 

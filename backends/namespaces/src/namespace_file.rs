@@ -1,4 +1,4 @@
-//! How to tell a namespace file from another.
+//! Recognition and comparison of namespace files.
 
 use std::io;
 use std::path::Path;
@@ -8,8 +8,8 @@ use nix::sys::statfs::{NSFS_MAGIC, statfs};
 
 use crate::error::Error;
 
-/// Whether `path` is a namespace file: a bind mount of one, or a `/proc/<pid>/ns/…` link. `false` if it does
-/// not exist.
+/// Returns whether `path` is a namespace file: a bind mount of one, or a `/proc/<pid>/ns/…` link. `false` if
+/// it does not exist.
 ///
 /// # Errors
 /// [`Error::File`] if the file system cannot be queried.

@@ -23,7 +23,7 @@ use crate::ns::Ns;
 use crate::sysctl::Checked;
 use crate::within::on_own_thread;
 
-/// Which namespaces a sandbox owns, and how they are set up before a process enters them.
+/// The namespaces that a sandbox owns, and their setup before a process enters them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PinSpec {
     /// A network namespace of its own, with the loopback device up.
@@ -57,7 +57,7 @@ pub struct Pins {
 }
 
 impl PinSpec {
-    /// Whether a namespace of this kind is wanted.
+    /// Returns whether a namespace of this kind is wanted.
     #[must_use]
     pub fn owns(&self, ns: Ns) -> bool {
         match ns {

@@ -50,7 +50,7 @@ pub fn unmount(dir: &Path) -> Result<(), Error> {
     if_present(fs::remove_dir(dir)).map(drop).map_err(Error::file("remove the directory", dir))
 }
 
-/// Whether `dir` is itself the mount point of a tmpfs.
+/// Returns whether `dir` is itself the mount point of a tmpfs.
 fn is_mounted(dir: &Path) -> Result<bool, Error> {
     let real = dir.canonicalize().map_err(Error::file("resolve", dir))?;
     let is_tmpfs = statfs(&real).map_err(Error::mount("stat", &real))?.filesystem_type() == TMPFS_MAGIC;

@@ -22,26 +22,26 @@ use crate::{Credentials, Error, Limits, Reference, Result, hosts};
 /// The longest pause between two attempts when the server does not name one.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
-/// How long the configuration of the hosts may take to be read.
+/// Time for the configuration of the hosts to be read.
 const HOSTS_LIMIT: Duration = Duration::from_secs(10);
 
-/// How a [`Client`] behaves.
+/// Settings of a [`Client`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The `certs.d` directories, in search order.
     pub hosts_dirs: Vec<PathBuf>,
-    /// How long a connection may take, unless `dial_timeout` of a host says otherwise.
+    /// Time for a connection to be made, unless `dial_timeout` of a host says otherwise.
     pub connect_timeout: Duration,
-    /// How long a server may send nothing, both before its response and within a body.
+    /// Time for which a server may send nothing, both before its response and within a body.
     pub idle_timeout: Duration,
-    /// How many times a request to the last host, or an interrupted body, is retried. The count of a body
-    /// starts again after at least 1 MiB of progress since its last failure.
+    /// Number of retries of a request to the last host, or of an interrupted body. The count of a body starts
+    /// again after at least 1 MiB of progress since its last failure.
     pub retries: u32,
     /// The pause before the first retry; it doubles each time, up to ten seconds.
     pub retry_pause: Duration,
     /// The longest pause that a server may ask for (`Retry-After`).
     pub max_retry_after: Duration,
-    /// Whether a host that is accessed with TLS may redirect requests for content with a known digest to
+    /// True if a host that is accessed with TLS may redirect requests for content with a known digest to
     /// plain HTTP. Hosts that may be accessed without TLS always may.
     pub http_redirects: bool,
     /// The limits of an image.

@@ -34,7 +34,7 @@ enum State {
     Sha512(Sha512),
 }
 
-/// Why a text is not a digest.
+/// Reason why a text is not a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidDigest {
     /// There is no colon between algorithm and hash.

@@ -27,7 +27,7 @@ pub enum ReferenceField {
     Digest,
 }
 
-/// Why an image could not be pulled. No variant ever holds a secret.
+/// Reason why an image could not be pulled. No variant ever holds a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The name of the image cannot be parsed. Retrying is pointless.
@@ -37,7 +37,7 @@ pub enum Error {
         reference: String,
         /// The part that is wrong.
         field: ReferenceField,
-        /// What is wrong with it, to be read after the field's name.
+        /// The fault, to be read after the field's name.
         reason: &'static str,
     },
     /// A file of the host configuration cannot be used. An operator has to correct it.
@@ -47,7 +47,7 @@ pub enum Error {
         file: PathBuf,
         /// The key inside the file, when one is to blame.
         key: Option<String>,
-        /// What is wrong and what is accepted.
+        /// The fault, and the accepted form.
         reason: String,
         /// The error of the parser or the file system.
         #[source]
@@ -56,38 +56,38 @@ pub enum Error {
     /// The registry does not have it.
     #[error("{what} was not found on {host}")]
     NotFound {
-        /// What was asked for.
+        /// The requested object.
         what: String,
-        /// Who was asked.
+        /// The host that was asked.
         host: String,
     },
     /// The registry requires credentials, or refused those that were sent.
     #[error("{host} refused the credentials for {what}: {reason}; check user name, password or token")]
     Unauthorized {
-        /// What was asked for.
+        /// The requested object.
         what: String,
-        /// Who refused: the registry or its token service.
+        /// The host that refused: the registry or its token service.
         host: String,
-        /// What the server said.
+        /// The message of the server.
         reason: String,
     },
     /// The registry denies access to an authenticated user.
     #[error("{host} denied access to {what}: {reason}")]
     Denied {
-        /// What was asked for.
+        /// The requested object.
         what: String,
-        /// Who refused.
+        /// The host that refused.
         host: String,
-        /// What the server said.
+        /// The message of the server.
         reason: String,
     },
     /// The host cannot be reached or is failing: DNS, connection, TLS, time-out or a 5xx answer. May work
     /// later.
     #[error("{host} is unavailable for {what}")]
     Unavailable {
-        /// What was asked for.
+        /// The requested object.
         what: String,
-        /// Who could not serve it.
+        /// The host that could not serve it.
         host: String,
         /// The failure itself.
         #[source]
@@ -96,19 +96,19 @@ pub enum Error {
     /// The host limits the rate of requests (429).
     #[error("{host} limits the rate of requests; {what} has to wait")]
     RateLimited {
-        /// What was asked for.
+        /// The requested object.
         what: String,
         /// The host that limits requests.
         host: String,
-        /// How long the host asked to wait, when it said so.
+        /// The wait that the host requested, if it did.
         retry_after: Option<Duration>,
     },
     /// The server sent something that the specification does not allow.
     #[error("{what}: {reason}")]
     Protocol {
-        /// What was asked for.
+        /// The requested object.
         what: String,
-        /// What the answer violates, with the host where it is known.
+        /// The violation in the answer, with the host where it is known.
         reason: String,
         /// The parser's error, if there was one.
         #[source]
@@ -117,7 +117,7 @@ pub enum Error {
     /// The received bytes do not have the requested digest.
     #[error("{what} has digest {actual} instead of {expected}")]
     DigestMismatch {
-        /// What was asked for.
+        /// The requested object.
         what: String,
         /// The digest in the reference, the descriptor or the header.
         expected: Digest,
@@ -127,7 +127,7 @@ pub enum Error {
     /// More or fewer bytes arrived than the descriptor says.
     #[error("{what} has {actual} bytes instead of {expected}")]
     SizeMismatch {
-        /// What was asked for.
+        /// The requested object.
         what: String,
         /// Bytes by the descriptor.
         expected: u64,
@@ -137,7 +137,7 @@ pub enum Error {
     /// A document or an image exceeds a limit of this client.
     #[error("{what} has {size}, more than the limit of {limit}{}", KeyInBrackets(*key))]
     TooLarge {
-        /// What was asked for.
+        /// The requested object.
         what: String,
         /// Its size as far as it is known: a number with its unit.
         size: String,
@@ -153,7 +153,7 @@ pub enum Error {
         what: String,
         /// Its media type.
         media_type: String,
-        /// Why it is refused and what to do, to be read after the media type.
+        /// Reason of the refusal, and the cure, to be read after the media type.
         reason: &'static str,
     },
     /// The index has no entry for this machine.
@@ -174,7 +174,7 @@ pub enum Error {
 pub(crate) struct UnexpectedStatus {
     pub(crate) status: u16,
     pub(crate) detail: String,
-    /// How long the server asked to wait.
+    /// The wait that the server requested.
     pub(crate) retry_after: Option<Duration>,
 }
 
@@ -229,7 +229,7 @@ struct KeySuffix<'a>(&'a Option<String>);
 // === impl Error ===
 
 impl Error {
-    /// Whether the same request to the same host may succeed later.
+    /// Returns whether the same request to the same host may succeed later.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {

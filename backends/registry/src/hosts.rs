@@ -44,7 +44,7 @@ pub struct Capabilities {
 pub struct Host {
     /// The root of the API, without a slash at the end: `https://mirror.example/v2`.
     pub(crate) base: Url,
-    /// What to do if the server does not speak TLS.
+    /// Use of plain HTTP if the server does not speak TLS.
     pub(crate) plain_http: PlainHttp,
     /// The operations that it may be used for.
     pub(crate) capabilities: Capabilities,
@@ -52,17 +52,17 @@ pub struct Host {
     pub(crate) tls: Tls,
     /// Sent with each request to this host, and nowhere else.
     pub(crate) headers: HeaderMap,
-    /// How long a connection may take; the client's default if None.
+    /// Time for a connection to be made; the client's default if None.
     pub(crate) dial_timeout: Option<Duration>,
     /// A proxy for this host, instead of the one of the environment.
     pub(crate) proxy: Option<Url>,
     /// Sent as `ns` to mirrors, so that one mirror can serve several registries.
     pub(crate) namespace: Option<String>,
-    /// Whether this is the registry of the reference, so that its credentials may be sent.
+    /// True if this is the registry of the reference, so that its credentials may be sent.
     pub(crate) is_registry: bool,
 }
 
-/// When plain HTTP may be used although the base URL has the scheme `https`.
+/// Condition on which plain HTTP may be used although the base URL has the scheme `https`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlainHttp {
     /// Never.
@@ -177,7 +177,7 @@ fn load_certificates(directory: &Path, reference: &Reference) -> Result<Vec<Host
     Ok(vec![host])
 }
 
-/// Whether a URL's host is a loopback address or name.
+/// Returns whether a URL's host is a loopback address or name.
 pub(crate) fn is_loopback(url: &Url) -> bool {
     let name = url.host_str().unwrap_or_default();
     let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
@@ -256,7 +256,7 @@ impl Host {
         self.capabilities
     }
 
-    /// Whether it is this machine.
+    /// Returns whether it is this machine.
     pub(crate) fn is_loopback(&self) -> bool {
         is_loopback(&self.base)
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use crate::error::{Malformed, shown};
 use crate::{Digest, Error, Platform, Platforms, Result};
 
-/// How many platforms of an index are named in an error.
+/// Maximum number of platforms of an index that an error names.
 const OFFERS_SHOWN: usize = 16;
 
 /// The media types of documents that a manifest request may return.
@@ -27,7 +27,7 @@ pub enum MediaType {
     DockerManifest,
 }
 
-/// How a layer is compressed.
+/// Compression of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     /// Plain tar.
@@ -70,7 +70,7 @@ pub struct ImageManifest {
     pub layers: Vec<Descriptor>,
 }
 
-/// What a manifest request returned.
+/// Result of a manifest request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Manifest {
     /// An OCI index or Docker manifest list.
@@ -127,7 +127,7 @@ pub struct ImageConfig {
     pub config: ProcessConfig,
     /// The uncompressed layers.
     pub rootfs: RootFs,
-    /// When it was built, RFC 3339.
+    /// Time of the build, RFC 3339.
     pub created: Option<String>,
 }
 
@@ -200,13 +200,13 @@ impl Descriptor {
         Self { media_type: media_type.into(), digest, size, platform: None }
     }
 
-    /// Whether this is an index or manifest list.
+    /// Returns whether this is an index or manifest list.
     #[must_use]
     pub fn is_index(&self) -> bool {
         MediaType::parse(&self.media_type).is_some_and(MediaType::is_index)
     }
 
-    /// How this layer is compressed.
+    /// The compression of this layer.
     ///
     /// # Errors
     /// [`Error::UnsupportedMediaType`] for foreign layers, which registries may not distribute, and for

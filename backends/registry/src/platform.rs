@@ -78,8 +78,8 @@ impl fmt::Display for Platform {
 // === impl Platforms ===
 
 impl Platforms {
-    /// What this machine can run, in containerd's order: its own architecture at the highest level that the
-    /// processor has, then the lower levels, then the 32-bit architecture it can also execute.
+    /// The platforms of this machine, in containerd's order: its own architecture at the highest level that
+    /// the processor has, then the lower levels, then the 32-bit architecture it can also execute.
     #[must_use]
     pub fn of_this_machine() -> Self {
         let list = match std::env::consts::ARCH {

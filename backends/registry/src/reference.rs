@@ -46,7 +46,7 @@ impl Reference {
         if self.registry == DOCKER_HUB { DOCKER_HUB_ENDPOINT } else { &self.registry }
     }
 
-    /// Whether `authority` (`host[:port]`) is the registry of this reference, under any of its names.
+    /// Returns whether `authority` (`host[:port]`) is the registry of this reference, under any of its names.
     #[must_use]
     pub fn is_served_by(&self, authority: &str) -> bool {
         let same = |name: &str| authority.eq_ignore_ascii_case(name);

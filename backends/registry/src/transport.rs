@@ -30,10 +30,10 @@ use crate::{BoxError, Error, Host, Result};
 const MAX_REDIRECTS: usize = 10;
 /// The longest URL, in bytes, that a registry may name. Signed ones have up to four thousand.
 const MAX_URL: usize = 16 << 10;
-/// How many connection pools with different TLS settings are kept at once; rotated certificates leave old
-/// ones behind.
+/// Maximum number of connection pools with different TLS settings; rotated certificates leave old ones
+/// behind.
 const MAX_CLIENTS: usize = 64;
-/// How long a host that answered with plain HTTP is tried with plain HTTP first.
+/// Time for which a host that answered with plain HTTP is tried with plain HTTP first.
 const PLAIN_MEMORY: Duration = Duration::from_secs(300);
 
 /// Sends requests.
@@ -44,7 +44,7 @@ pub(crate) struct Transport {
     plain: Mutex<HashMap<String, Instant>>,
     connect_timeout: Duration,
     idle_timeout: Duration,
-    /// Whether redirects of content with a known digest may lead from TLS to plain HTTP.
+    /// True if redirects of content with a known digest may lead from TLS to plain HTTP.
     http_redirects: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Call<'a> {
     pub(crate) range_from: u64,
     /// Makes it a POST of this form.
     pub(crate) form: Option<String>,
-    /// Whether the requested content has a known digest, so that a response without TLS cannot be forged.
+    /// True if the requested content has a known digest, so that a response without TLS cannot be forged.
     pub(crate) has_digest: bool,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Reply {
     pub(crate) response: Response,
     /// The host that sent it.
     pub(crate) host: String,
-    /// Whether it was sent by another host, after a redirect. Its challenges must not be answered.
+    /// True if it was sent by another host, after a redirect. Its challenges must not be answered.
     pub(crate) redirected_away: bool,
 }
 
@@ -271,7 +271,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// Whether the request may be repeated without TLS after this failure.
+    /// Returns whether the request may be repeated without TLS after this failure.
     fn may_be_plain(&self, plain_http: PlainHttp) -> bool {
         match (self, plain_http) {
             (Self::Request(error), PlainHttp::IfTlsFails) => error.is_connect() || is_plain_answer(error),
@@ -281,7 +281,7 @@ impl Failure {
     }
 }
 
-/// Whether the TLS handshake failed because the server does not speak TLS.
+/// Returns whether the TLS handshake failed because the server does not speak TLS.
 fn is_plain_answer(error: &reqwest::Error) -> bool {
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,5 +1,5 @@
-//! Pulls over real sockets: from a registry inside this process that can be told to misbehave, and from Debian's
-//! `docker-registry`.
+//! Pulls over real sockets: from a registry inside this process that can be made to misbehave, and from
+//! Debian's `docker-registry`.
 
 #![expect(
     clippy::unwrap_used,

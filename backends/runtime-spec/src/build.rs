@@ -40,12 +40,13 @@ pub struct Built {
     pub spec: Value,
     /// The limits in the spec: the requested ones, as far as this node can set them.
     pub limits: Resources,
-    /// What was left out or changed because this node does not support it; for the log and the task's events.
+    /// Requests that this node does not support, left out or changed; for the log and the task's events.
     pub warnings: Vec<String>,
 }
 
-/// Whether the spec of a task depends on paths of the host that its client chose, or that lead to such ones, so that
-/// [`Gathered::of_task`](crate::Gathered::of_task) may block for ever on one of their file systems. Otherwise it reads the kernel's files alone.
+/// Returns whether the spec of a task depends on paths of the host that its client chose, or that lead to
+/// such ones, so that [`Gathered::of_task`](crate::Gathered::of_task) may block for ever on one of their file
+/// systems. Otherwise it reads the kernel's files alone.
 #[must_use]
 pub fn depends_on_host_paths(task: &TaskSpec) -> bool {
     let security = &task.security;

@@ -101,7 +101,8 @@ pub fn sets(
     }
 }
 
-/// Whether `ALL` is among these names, and the capabilities that they name. Adds names that are no capability to `unknown`.
+/// Returns whether `ALL` is among these names, and the capabilities that they name. Adds names that are no
+/// capability to `unknown`.
 fn asked<'a>(names: &'a [String], unknown: &mut BTreeSet<&'a str>) -> (bool, BTreeSet<&'static str>) {
     let mut all = false;
     let mut known = BTreeSet::new();

@@ -35,10 +35,10 @@ const MAX_DIR_BYTES: u64 = 64 << 20;
 /// The most spec files of a directory that are read.
 const MAX_FILES: usize = 1000;
 
-/// How much is told of why a file cannot be used, in bytes: it may quote the file.
+/// Maximum length of the reason why a file cannot be used, in bytes: it may quote the file.
 const MAX_REASON: usize = 300;
 
-/// How many unusable files an error names.
+/// Maximum number of unusable files that an error names.
 const BAD_SHOWN: usize = 10;
 
 /// A device by its full name, `vendor/class=device`.
@@ -48,16 +48,16 @@ struct DeviceName<'a> {
     device: &'a str,
 }
 
-/// What is needed of the files that have the wanted devices.
+/// The content of the files with the wanted devices.
 #[derive(Debug, Default)]
 struct Needed {
     /// The files with a wanted device, each with the edits for any of its devices.
     files: Vec<(PathBuf, Edits)>,
-    /// Where each of the wanted devices is, in their order.
+    /// Place of each of the wanted devices, in their order.
     places: Vec<Option<Place>>,
 }
 
-/// Where a device is.
+/// Place of a device.
 #[derive(Debug)]
 struct Place {
     /// The index of its file.
@@ -167,7 +167,7 @@ impl Needed {
 /// Reads all files that may have devices, up to the bounds.
 pub(crate) fn read_all(dirs: &[PathBuf], fs: &dyn HostFs) {
     for dir in dirs {
-        // What is wrong with them is told by who needs them.
+        // Faults are ignored here: the request that needs such a file reports them.
         let _bad = read_files(dir, fs, |_, _, _| ());
     }
 }
@@ -229,7 +229,7 @@ fn read_files(
     Vec::new()
 }
 
-/// Whether a file is YAML, or else JSON; `None` if its name is not that of a spec file.
+/// Returns whether a file is YAML, or else JSON; `None` if its name is not that of a spec file.
 fn is_yaml(path: &Path) -> Option<bool> {
     match path.extension()?.to_str()? {
         "json" => Some(false),
@@ -243,7 +243,7 @@ fn unread(path: &Path, most: &str) -> String {
     because(path, &format!("it and the files after it are not read: the directory may have at most {most}"))
 }
 
-/// Why a file is not used.
+/// The text about a file that is not used.
 fn because(path: &Path, why: &str) -> String {
     format!("{}: {}", path.display(), &why[..why.floor_char_boundary(MAX_REASON)])
 }
@@ -262,7 +262,7 @@ impl<'a> DeviceName<'a> {
     }
 }
 
-/// Whether this begins with a letter, ends with a letter or digit, and has only allowed characters in
+/// Returns whether this begins with a letter, ends with a letter or digit, and has only allowed characters in
 /// between.
 fn is_word(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -270,7 +270,7 @@ fn is_word(word: &str) -> bool {
         && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
 }
 
-/// Whether this is a valid name of a device within its kind.
+/// Returns whether this is a valid name of a device within its kind.
 fn is_device(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.ends_with(|c: char| c.is_ascii_alphanumeric())

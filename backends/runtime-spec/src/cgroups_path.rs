@@ -13,7 +13,7 @@ use crate::text;
 pub struct CgroupLocation {
     /// `linux.cgroupsPath`: an absolute path, or `slice:prefix:id`.
     pub path: String,
-    /// Whether the runtime must ask systemd for it (`SystemdCgroup` of runc's options, `--systemd-cgroup`).
+    /// True if the runtime must ask systemd for it (`SystemdCgroup` of runc's options, `--systemd-cgroup`).
     pub systemd: bool,
 }
 
@@ -73,7 +73,7 @@ pub fn cgroups_path(
     }
 }
 
-/// Whether systemd accepts this name as a slice below the root slice.
+/// Returns whether systemd accepts this name as a slice below the root slice.
 fn is_slice(name: &str) -> bool {
     name.strip_suffix(".slice").is_some_and(|stem| {
         !stem.is_empty() && !stem.contains([':', '/']) && !stem.split('-').any(str::is_empty)

@@ -15,7 +15,7 @@ use crate::text;
 /// The `PATH` of a task whose image and request have none.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// How much of a line a warning shows, in characters.
+/// Size of the part of a line that a warning shows, in characters.
 const SHOWN: usize = 80;
 
 /// The path inside of the init process of a task that requests one; it is not among the image's own files.

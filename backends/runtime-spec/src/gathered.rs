@@ -1,5 +1,5 @@
-//! What the spec of a task asks of the host, found out before it is built: a build itself does no I/O, and what blocks on
-//! the host does nothing else.
+//! The facts of the host on which the spec of a task depends, gathered before it is built: the build itself
+//! does no I/O, and the part that blocks on the host does nothing else.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -37,7 +37,7 @@ pub(crate) struct Recorder<'a> {
 // === impl Gathered ===
 
 impl Gathered {
-    /// Whether the host was asked for this device node.
+    /// Returns whether the host was asked for this device node.
     pub(crate) fn knows_node(&self, path: &Path) -> bool {
         self.nodes.contains_key(path)
     }
@@ -106,7 +106,7 @@ impl<'a> Recorder<'a> {
         Self { fs, found: Mutex::default() }
     }
 
-    /// What was answered.
+    /// The gathered answers.
     pub(crate) fn into_found(self) -> Gathered {
         self.found.into_inner()
     }

@@ -16,7 +16,7 @@ use crate::{capabilities, limits};
 /// Names in `/dev` that belong to the host only, or are created for every task.
 const SKIPPED_DEVICES: [&str; 8] = ["pts", "shm", "fd", "mqueue", "console", ".lxc", ".lxd-mounts", ".udev"];
 
-/// How many levels of directories are searched for devices; the kernel's own have three.
+/// Number of levels of directories that are searched for devices; the kernel's own have three.
 const DEVICE_DEPTH: usize = 8;
 
 /// The most entries of a directory that is listed.
@@ -191,8 +191,8 @@ fn own_oom_score_adj() -> io::Result<OomScoreAdj> {
     OomScoreAdj::new(score).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Whether the kernel supports I/O weights. The root group has no weight file itself, but other files that
-/// come with weights.
+/// Returns whether the kernel supports I/O weights. The root group has no weight file itself, but other files
+/// that come with weights.
 fn io_weights(root: &Path, version: CgroupVersion) -> bool {
     let (dir, marks) = match version {
         CgroupVersion::V1 => (root.join("blkio"), ["blkio.weight", "blkio.bfq."]),

@@ -9,7 +9,7 @@ pub use switchyard_linux::mounts::Propagation as HostPropagation;
 /// A device node of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Whether it is a block device; a character device if not.
+    /// True for a block device, false for a character device.
     pub block: bool,
     /// Major number.
     pub major: u32,

@@ -26,7 +26,7 @@ pub struct InfraInput<'a> {
     pub user: &'a ResolvedUser,
     /// The namespaces that it joins; `pid` is ignored, since it has its own.
     pub sandbox: &'a SandboxFacts,
-    /// What the node can do.
+    /// The abilities of the node.
     pub host: &'a Host,
     /// The location of its cgroup.
     pub cgroups_path: &'a str,

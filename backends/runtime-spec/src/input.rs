@@ -23,11 +23,11 @@ pub struct Input<'a> {
     pub mounts: &'a [ResolvedMount],
     /// The image's configuration.
     pub image: &'a ImageConfig,
-    /// What the sandbox provides.
+    /// The facts of the sandbox.
     pub sandbox: &'a SandboxFacts,
-    /// What the node can do.
+    /// The abilities of the node.
     pub host: &'a Host,
-    /// What was found of files, mounts and devices of the node.
+    /// The gathered facts of files, mounts and devices of the node.
     pub found: &'a Gathered,
     /// The user, looked up in the image.
     pub user: &'a ResolvedUser,
@@ -38,7 +38,7 @@ pub struct Input<'a> {
     pub cgroups_path: &'a str,
     /// The process namespace of the task that `PidMode::Target` names.
     pub target_pid: Option<&'a Path>,
-    /// Whether the runtime handler knows the mount option `rro`.
+    /// True if the runtime handler knows the mount option `rro`.
     pub recursive_readonly: bool,
     /// The statically linked program on the host that runs before the command of a task that requests an init
     /// process.
@@ -82,7 +82,7 @@ pub enum Namespace {
     Path(PathBuf),
 }
 
-/// What a sandbox provides to its tasks.
+/// The facts of a sandbox on which the specs of its tasks depend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxFacts {
     /// Network namespace.
@@ -103,7 +103,7 @@ pub struct SandboxFacts {
     pub resolv_conf: Option<PathBuf>,
     /// Directory for `/dev/shm`: the sandbox's own, or the host's.
     pub shm: Option<PathBuf>,
-    /// Whether privileged tasks may run.
+    /// True if privileged tasks may run.
     pub privileged: bool,
     /// Label that tasks inherit.
     pub selinux: Option<SelinuxLabel>,
@@ -130,7 +130,7 @@ pub enum CgroupVersion {
     V2,
 }
 
-/// How the runtime creates cgroups.
+/// The runtime's way of creating cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupDriver {
     /// The runtime itself, in the file system.
@@ -167,9 +167,9 @@ impl Arch {
 /// Labels of an SELinux policy for confined tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelinuxDefaults {
-    /// Of a process, four parts joined by `:`.
+    /// Label of a process, four parts joined by `:`.
     pub process: String,
-    /// Of its files, four parts joined by `:`.
+    /// Label of its files, four parts joined by `:`.
     pub file: String,
 }
 
@@ -191,7 +191,7 @@ pub struct Host {
     pub kernel: (u32, u32),
     /// Its cgroup version.
     pub cgroup: CgroupVersion,
-    /// How cgroups are created.
+    /// The driver that creates cgroups.
     pub cgroup_driver: CgroupDriver,
     /// Bounding set of this process, by name with `CAP_`.
     pub capabilities: Vec<String>,
@@ -204,20 +204,20 @@ pub struct Host {
     pub apparmor: Option<String>,
     /// Labels of the policy; `None` where SELinux is off.
     pub selinux: Option<SelinuxDefaults>,
-    /// Whether the kernel supports seccomp filters.
+    /// True if the kernel supports seccomp filters.
     pub seccomp: bool,
     /// Sizes of huge pages that a controller can limit, as `2MB`; empty without the controller.
     pub hugepage_sizes: Vec<String>,
-    /// Whether swap is accounted to cgroups.
+    /// True if swap is accounted to cgroups.
     pub swap_accounting: bool,
-    /// Whether the kernel supports I/O weights of cgroups.
+    /// True if the kernel supports I/O weights of cgroups.
     pub io_weights: bool,
-    /// Whether cgroups have network priorities for the interfaces of the host.
+    /// True if cgroups have network priorities for the interfaces of the host.
     pub net_priorities: bool,
 }
 
 impl Host {
-    /// Whether this process may raise limits and lower scores.
+    /// Returns whether this process may raise limits and lower scores.
     #[must_use]
     pub fn has_sys_resource(&self) -> bool {
         self.capabilities.iter().any(|name| name == "CAP_SYS_RESOURCE")

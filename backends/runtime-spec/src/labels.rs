@@ -33,9 +33,9 @@ pub fn apparmor(security: &Security, host: &Host) -> Result<Option<String>> {
 /// The SELinux labels of a process and of its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Labels {
-    /// Of the process.
+    /// Label of the process.
     pub process: String,
-    /// Of its files and mounts.
+    /// Label of its files and mounts.
     pub mount: String,
 }
 

@@ -12,7 +12,7 @@ use crate::oci::{InterfacePriority, LinuxNetwork};
 
 /// The kernel's directory of the interfaces in the reader's network namespace.
 const INTERFACES: &str = "/sys/class/net";
-/// How many levels of stacked interfaces are followed.
+/// Number of levels of stacked interfaces that are followed.
 const LAYERS: usize = 8;
 
 /// The network priorities of a task; `None` if it requests none.
@@ -59,8 +59,8 @@ fn interfaces(fs: &dyn HostFs) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether an interface has a hardware device, or is stacked on one that has. `false` for one that was just
-/// removed.
+/// Returns whether an interface has a hardware device, or is stacked on one that has. `false` for one that
+/// was just removed.
 fn has_hardware(interface: &str, fs: &dyn HostFs, layers: usize) -> bool {
     let Ok(parts) = fs.list(&Path::new(INTERFACES).join(interface)) else { return false };
     let mut parts = parts.iter().filter_map(|path| name(path));

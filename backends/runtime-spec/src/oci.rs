@@ -47,7 +47,7 @@ pub struct Hook {
     /// Its environment, `NAME=value`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// How long it may take, in seconds.
+    /// Time limit in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
 }
@@ -56,7 +56,7 @@ pub struct Hook {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Process {
-    /// Whether it gets a terminal.
+    /// True if it gets a terminal.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub terminal: bool,
     /// User and groups.
@@ -101,16 +101,16 @@ pub struct User {
 /// Capability sets, by name with `CAP_`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Capabilities {
-    /// What may ever be had.
+    /// Upper bound of all that the process and its programs can gain.
     pub bounding: Vec<String>,
-    /// What counts now.
+    /// Capabilities that the kernel checks.
     pub effective: Vec<String>,
-    /// What may be made to count.
+    /// Capabilities that the process may make effective.
     pub permitted: Vec<String>,
-    /// What outlives exec together with a file's own; only as far as the ambient set needs it.
+    /// Capabilities kept over exec of a file that has them too; only as far as the ambient set needs it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inheritable: Vec<String>,
-    /// What outlives exec of any file.
+    /// Capabilities kept over exec of any file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ambient: Vec<String>,
 }
@@ -145,7 +145,7 @@ pub struct Mount {
     /// Kind of file system, or `bind`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What appears there.
+    /// Source: a path of the host, or the name of a file system.
     pub source: String,
     /// Mount options.
     pub options: Vec<String>,
@@ -157,7 +157,7 @@ pub struct Mount {
 pub struct Linux {
     /// Limits of the cgroup.
     pub resources: LinuxResources,
-    /// Where the cgroup is.
+    /// Path of the cgroup.
     pub cgroups_path: String,
     /// Namespaces that are made or joined; the rest are the host's.
     pub namespaces: Vec<LinuxNamespace>,
@@ -199,7 +199,7 @@ pub struct LinuxIdMapping {
     /// The first one on the host.
     #[serde(rename = "hostID")]
     pub host_id: u32,
-    /// How many there are.
+    /// Number of ids.
     pub size: u32,
 }
 
@@ -295,7 +295,7 @@ pub struct LinuxMemory {
     /// Memory plus swap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<i64>,
-    /// How readily the kernel swaps, 0 to 100.
+    /// Tendency of the kernel to swap, 0 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swappiness: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! What the host is asked before the spec of a task is built.
+//! The questions to the host before the spec of a task is built.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use crate::input::{Host, SandboxFacts};
 use crate::resolved::ResolvedMount;
 use crate::{cdi, network, seccomp, text};
 
-/// Of which task the host is asked.
+/// The input of the questions for one task.
 #[derive(Debug, Clone, Copy)]
 pub struct Questions<'a> {
     /// The task.
     pub task: &'a TaskSpec,
     /// The mounts that it requests.
     pub mounts: &'a [ResolvedMount],
-    /// What its sandbox provides.
+    /// The facts of its sandbox.
     pub sandbox: &'a SandboxFacts,
-    /// What the node can do.
+    /// The abilities of the node.
     pub host: &'a Host,
     /// The directories of CDI specs; a later directory takes precedence.
     pub cdi_dirs: &'a [PathBuf],

@@ -15,16 +15,16 @@ pub struct ResolvedMount {
     pub volume: Option<String>,
 }
 
-/// Where the source of a mount is.
+/// Location of the source of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedSource {
     /// The path at which the runtime finds it; empty for a tmpfs.
     pub path: PathBuf,
-    /// What is mounted there before the runtime creates the container.
+    /// The mount that is made there before the runtime creates the container.
     pub staging: Staging,
 }
 
-/// What is mounted in the staging directory of a task, so that the runtime finds the source of a mount there.
+/// A mount in the staging directory of a task, so that the runtime finds the source of a mount there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Staging {
     /// Nothing: the runtime uses a path of the host as it is, or the mount is a tmpfs.
@@ -44,7 +44,7 @@ pub enum Staging {
         root: PathBuf,
         /// The path below it.
         path: PathBuf,
-        /// Whether mounts that the task makes there appear on the host as well.
+        /// True if mounts that the task makes there appear on the host as well.
         shared: bool,
     },
     /// The files of an image.

@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(swap_max(&unit, &own).as_deref(), Some("7"), "who names the file has it");
         assert_eq!(swap_max(&Host { swap_accounting: false, ..unit.clone() }, &no_swap), None);
         assert_eq!(swap_max(&Host { cgroup_driver: CgroupDriver::Fs, ..unit.clone() }, &no_swap), None);
-        // A client is told only what it has requested.
+        // The settings reported to a client are only those that it has requested.
         assert!(granted(&no_swap, &unit, &mut Vec::new()).unwrap().unified.is_empty());
     }
 

@@ -1,4 +1,4 @@
-//! What the root file system of an image must be before a runtime may work in it.
+//! Checks of an image's root file system before a runtime may work in it.
 
 use std::fs;
 use std::path::Path;

@@ -23,7 +23,7 @@ pub const MAX_FILE_BYTES: u64 = 10 << 20;
 /// The most groups that Linux allows for a process.
 const MAX_GROUPS: usize = 65_536;
 
-/// How many times a lookup is retried that was disturbed by a rename.
+/// Number of retries of a lookup that was disturbed by a rename.
 const OPEN_ATTEMPTS: u32 = 16;
 
 /// The numeric ids that a task runs as.
@@ -45,8 +45,8 @@ impl ResolvedUser {
     }
 }
 
-/// Whether the image's account files are needed, so that its root file system must be mounted to resolve the
-/// user.
+/// Returns whether the image's account files are needed, so that its root file system must be mounted to
+/// resolve the user.
 #[must_use]
 pub fn needs_rootfs(spec: &UserSpec, image_user: &str) -> bool {
     match (&parse_user(spec, image_user), spec.policy) {
@@ -305,7 +305,7 @@ fn place_in_root(root: &OwnedFd, path: &Path) -> io::Result<Option<OwnedFd>> {
         match openat2(root, path, how) {
             Ok(place) => return Ok(Some(place)),
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
-            // A directory of the path was renamed meanwhile, and the kernel cannot tell whether it is still
+            // A directory of the path was renamed meanwhile: the kernel does not know whether it is still
             // inside the root.
             Err(Errno::EAGAIN | Errno::EINTR) => {}
             Err(error) => return Err(error.into()),

@@ -1,4 +1,4 @@
-//! How much space a copy may use.
+//! Budget of the space of a copy.
 
 use std::io;
 use std::os::fd::AsFd;

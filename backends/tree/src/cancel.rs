@@ -9,7 +9,7 @@ use crate::error::Error;
 #[derive(Debug, Clone, Default)]
 pub struct Cancel {
     is_cancelled: Arc<AtomicBool>,
-    /// How many entries may still be visited; `None` for any number.
+    /// Number of entries that may still be visited; `None` for any number.
     left: Option<Arc<AtomicU32>>,
 }
 

@@ -34,7 +34,7 @@ pub struct CopyReport {
 ///
 /// As containerd and Docker fill their volumes: owners, permissions, times and extended attributes (`user.`,
 /// `trusted.` and `security.`, so capabilities, too) are copied, hard links stay hard links, symlinks are
-/// copied as symlinks, and devices, FIFOs and sockets are created anew. Holes in files stay holes. `from`
+/// copied as symlinks, and new devices, FIFOs and sockets are created. Holes in files stay holes. `from`
 /// must not be changed meanwhile, and no other process may use `to`.
 ///
 /// # Errors
@@ -113,7 +113,7 @@ struct OpenPair {
     offset: i64,
 }
 
-/// What is remembered of a directory and its copy, so that they can be closed meanwhile.
+/// Identities of a directory and its copy while they are closed, and the position of reading.
 struct ClosedPair {
     from: Id,
     to: Id,
@@ -133,7 +133,7 @@ struct Copying<'c> {
     links: Option<OwnedFd>,
     contents: Contents,
     xattrs: Xattrs,
-    /// What is to be on disk in the end; `None` if nothing is.
+    /// Files that are to be on disk in the end; `None` if none are.
     unsynced: Option<Unsynced>,
     budget: &'c mut Budget,
     cancel: &'c Cancel,

@@ -9,7 +9,7 @@ use crate::budget::Budget;
 use crate::cancel::Cancel;
 use crate::error::Error;
 
-/// How much is copied between two checks for cancellation, in bytes.
+/// Amount that is copied between two checks for cancellation, in bytes.
 const PIECE: u64 = 1 << 20;
 /// The buffer size for copying by read and write, in bytes.
 const BUFFER: usize = 128 << 10;
@@ -21,7 +21,7 @@ pub(crate) struct Contents {
     buffer: Option<Vec<u8>>,
 }
 
-/// Why contents could not be copied.
+/// Reason why contents could not be copied.
 pub(crate) enum Fault {
     Kernel(Errno),
     Other(Error),

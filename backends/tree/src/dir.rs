@@ -11,7 +11,7 @@ use rustix::io::Errno;
 /// The flags for opening a directory for reading; other files and symlinks are refused.
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// How many levels of a tree have an open descriptor at once: the deepest ones.
+/// Maximum number of levels of a tree that have an open descriptor: the deepest ones.
 pub(crate) const OPEN_LEVELS: usize = 16;
 
 /// The identity of a directory, independent of its name.

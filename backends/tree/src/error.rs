@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
 
-/// Why a walk ended early. What was removed or copied until then stays so.
+/// Reason why a walk ended early. Files that were removed or copied until then stay so.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// [`crate::Cancel::cancel`] was called, or as many entries as [`crate::Cancel::after`] allows were
@@ -76,7 +76,7 @@ impl Error {
         move |errno| Self::Io { doing, place: Place::new(name, depth), source: errno.into() }
     }
 
-    /// Whether the disk is full, a quota is exhausted, or the copy is too large.
+    /// Returns whether the disk is full, a quota is exhausted, or the copy is too large.
     #[must_use]
     pub fn is_full(&self) -> bool {
         match self {

@@ -13,8 +13,8 @@ use crate::cancel::Cancel;
 use crate::dir::{self, Id, OPEN_LEVELS, open};
 use crate::error::{Error, Place};
 
-/// How many times a removal starts again because others filled or moved a directory after its entries had
-/// been removed.
+/// Maximum number of times a removal starts again because others filled or moved a directory after its
+/// entries had been removed.
 const MOST_REPEATS: u32 = 1000;
 
 /// Removes a directory with everything in it, or a file. Idempotent: succeeds if `path` does not exist.

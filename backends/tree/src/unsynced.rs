@@ -8,14 +8,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::fsync;
 use rustix::io::Errno;
 
-/// How many files are kept open before they are synced.
+/// Maximum number of files that are kept open before they are synced.
 const BATCH: usize = 64;
 
 /// Files that are not synced yet.
 #[derive(Debug, Default)]
 pub(crate) struct Unsynced {
     files: Vec<OwnedFd>,
-    /// How many files and directories were synced.
+    /// Number of files and directories that were synced.
     synced: u64,
 }
 

@@ -18,7 +18,7 @@ const LEFT_OUT: [&[u8]; 2] = [b"trusted.overlay.", b"security.selinux"];
 pub(crate) struct Xattrs {
     names: Vec<u8>,
     value: Vec<u8>,
-    /// How many attributes the target's file system does not support.
+    /// Number of attributes that the target's file system does not support.
     pub(crate) refused: u64,
 }
 

@@ -1,4 +1,4 @@
-//! How much of a configuration directory is read at once.
+//! Bounds on reading a configuration directory.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ const FILE_MAX: u64 = 1 << 20;
 /// The most that is read of all files of a directory at once, in bytes.
 const SUM_MAX: u64 = 8 << 20;
 
-/// What may still be read.
+/// Number of bytes that may still be read.
 #[derive(Debug)]
 pub(super) struct Allowance {
     left: u64,

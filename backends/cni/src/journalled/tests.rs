@@ -70,7 +70,7 @@ async fn del_needs_only_the_journal() {
         for request in [&mut add, &mut del] {
             request.as_object_mut().unwrap().remove("prevResult");
         }
-        assert_eq!(add, del, "{plugin} must be told on DEL what it was reported on ADD");
+        assert_eq!(add, del, "{plugin} must get on DEL what it got on ADD");
         for name in ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH"] {
             assert_eq!(bench.env(plugin, "ADD", name), bench.env(plugin, "DEL", name), "{name}");
         }

@@ -278,15 +278,15 @@ async fn dropping_an_add_kills_the_plugin_with_its_children() {
 /// The variable with the directory of a plugin, for a process of [`plugin_of_a_killed_caller_runs_to_its_end`].
 const PLUGIN_DIR: &str = "SWITCHYARD_TEST_PLUGIN_DIR";
 
-/// A DEL that tells in the FIFO `told` how far it is, waits until `hold` is written to, and prints on its way.
-const HELD_DEL: &str = "exec 9> told; echo begun >&9; read go < hold; \
+/// A DEL that reports its progress in a FIFO, waits until `hold` is written to, and prints meanwhile.
+const HELD_DEL: &str = "exec 9> progress; echo begun >&9; read go < hold; \
      echo on the way >&2; echo on the way; echo finished >&9";
 
 /// Waits for the first bytes in a FIFO that is open without blocking.
-fn read_begin(told: &mut File, caller: &mut Child) -> String {
+fn read_begin(progress: &mut File, caller: &mut Child) -> String {
     let mut bytes = [0; 64];
     loop {
-        match told.read(&mut bytes) {
+        match progress.read(&mut bytes) {
             // Before the first writer has opened it, it is at its end.
             Ok(0) => {}
             Ok(read) => return String::from_utf8_lossy(&bytes[..read]).into_owned(),
@@ -309,24 +309,25 @@ fn plugin_of_a_killed_caller_runs_to_its_end() {
     }
     let bench = Bench::new();
     bench.plugin("one", HELD_DEL);
-    let [told, hold] = ["log/told", "log/hold"].map(|name| bench.path(name));
-    for fifo in [&told, &hold] {
+    let [progress, hold] = ["log/progress", "log/hold"].map(|name| bench.path(name));
+    for fifo in [&progress, &hold] {
         nix::unistd::mkfifo(fifo, Mode::S_IRWXU).unwrap();
     }
-    let mut told = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(told).unwrap();
+    let mut progress =
+        OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(progress).unwrap();
     let mut caller = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "network::tests::plugin_of_a_killed_caller_runs_to_its_end"])
         .env(PLUGIN_DIR, bench.path("bin"))
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    assert_eq!(read_begin(&mut told, &mut caller), "begun\n");
+    assert_eq!(read_begin(&mut progress, &mut caller), "begun\n");
     caller.kill().unwrap();
     caller.wait().unwrap();
     fs::write(&hold, "go\n").unwrap();
-    fcntl(&told, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    fcntl(&progress, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
     let mut rest = String::new();
-    told.read_to_string(&mut rest).unwrap();
+    progress.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "finished\n", "it was ended by what it printed");
 }
 

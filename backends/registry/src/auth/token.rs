@@ -32,14 +32,14 @@ const DEFAULT_LIFETIME: Duration = Duration::from_secs(60);
 const MAX_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 const CLIENT_ID: &str = "switchyard";
 
-/// What a pull needs to be authorized for.
+/// The access that a pull requests.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) host: &'a Host,
     pub(crate) repository: &'a str,
     /// [`Credentials::Anonymous`] for hosts that must not get any.
     pub(crate) credentials: &'a Credentials,
-    /// What is pulled, for errors.
+    /// The pulled object, for errors.
     pub(crate) what: &'a str,
 }
 

@@ -13,11 +13,11 @@ use crate::error::{Idle, Slow, UnexpectedStatus, shown};
 use crate::limits::Bound;
 use crate::{BoxError, Error, Result};
 
-/// How much of an error's body is read, in bytes.
+/// Maximum size of an error's body that is read, in bytes.
 const ERROR_LIMIT: usize = 64 << 10;
-/// How long a document may take to arrive in total.
+/// Time for a document to arrive in total.
 const DOCUMENT_DEADLINE: Duration = Duration::from_secs(300);
-/// How long an error's body is read.
+/// Time for which an error's body is read.
 const ERROR_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The next piece of a body.

@@ -11,9 +11,9 @@ use super::guard::Guarded;
 use crate::hosts::Tls;
 use crate::{BoxError, Error, Result};
 
-/// How long an idle connection is kept. The requests of one pull follow each other immediately. The buffers
-/// of a connection that is kept for a later pull prevent the allocator from returning memory to the system:
-/// 10 MiB after pulls of 200 MB.
+/// Time for which an idle connection is kept. The requests of one pull follow each other immediately. The
+/// buffers of a connection that is kept for a later pull prevent the allocator from returning memory to the
+/// system: 10 MiB after pulls of 200 MB.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// The settings of a connection pool. Hosts with equal keys share one.
@@ -23,7 +23,7 @@ pub(super) struct ClientKey {
     pub(super) connect_timeout: Duration,
     pub(super) proxy: Option<Url>,
     pub(super) loopback: bool,
-    /// Whether a registry has named the URL, so that its host must not resolve to link-local addresses.
+    /// True if a registry has named the URL, so that its host must not resolve to link-local addresses.
     pub(super) guarded: bool,
 }
 

@@ -72,7 +72,7 @@ pub(super) fn refusal(error: &reqwest::Error) -> Option<&LinkLocal> {
     None
 }
 
-/// Whether an address is link-local, also if it is an IPv6 address with an embedded IPv4 address.
+/// Returns whether an address is link-local, also if it is an IPv6 address with an embedded IPv4 address.
 fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),

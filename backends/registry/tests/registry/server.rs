@@ -190,7 +190,7 @@ async fn answer(State(content): State<Arc<Mutex<Content>>>, request: Request) ->
     }
 }
 
-/// How a descriptor is written.
+/// A descriptor as JSON.
 pub(crate) fn wire(descriptor: &Descriptor) -> Value {
     json!({ "mediaType": descriptor.media_type, "digest": descriptor.digest, "size": descriptor.size })
 }

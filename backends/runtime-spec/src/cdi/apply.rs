@@ -90,7 +90,7 @@ pub(crate) fn host_nodes(edits: &Edits) -> impl Iterator<Item = &str> {
     edits.device_nodes.iter().filter(|node| declared(node).is_none()).map(host_node)
 }
 
-/// The type of a node whose file tells its number as well, or that has none.
+/// The type of a node whose file has its number as well, or whose type has no number.
 fn declared(node: &CdiDeviceNode) -> Option<&str> {
     node.kind.as_deref().filter(|kind| *kind == "p" || node.major.is_some())
 }

@@ -58,7 +58,7 @@ struct Head {
 // === impl SpecFile ===
 
 impl SpecFile {
-    /// Whether a JSON file is of none of these kinds. This is much faster than parsing the whole file.
+    /// Returns whether a JSON file is of none of these kinds, much faster than parsing the whole file.
     pub(super) fn is_of_others(bytes: &[u8], is_yaml: bool, kinds: &[&str]) -> bool {
         !is_yaml
             && serde_json::from_slice::<Head>(bytes).is_ok_and(|head| !kinds.contains(&head.kind.as_str()))

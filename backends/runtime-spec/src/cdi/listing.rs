@@ -26,7 +26,7 @@ pub struct Listed {
     pub device: Box<str>,
     /// Its own device nodes, without those that a container gets with any device of the file.
     pub nodes: Box<[ListedNode]>,
-    /// Why it cannot be given to a container; `None` if it can.
+    /// Reason why it cannot be given to a container; `None` if it can.
     pub fault: Option<Box<str>>,
 }
 
@@ -35,7 +35,7 @@ pub struct Listed {
 pub struct ListedNode {
     /// Path on the host.
     pub path: PathBuf,
-    /// Whether it is a block device, its major and its minor number, if the file gives them.
+    /// True for a block device, its major and its minor number, if the file gives them.
     pub number: Option<(bool, u32, u32)>,
 }
 
@@ -94,7 +94,7 @@ fn effective(mut listed: Vec<(Listed, usize)>, files: &[(usize, PathBuf)]) -> Ve
     listed.into_iter().map(|(listed, _)| listed).collect()
 }
 
-/// Whether this can be the kind of a device, `vendor/class`.
+/// Returns whether this can be the kind of a device, `vendor/class`.
 #[must_use]
 pub fn is_kind(kind: &str) -> bool {
     kind.split_once('/').is_some_and(|(vendor, class)| is_word(vendor) && is_word(class))

@@ -46,7 +46,7 @@ struct Reader {
     open: Vec<Open>,
     /// Values that can be repeated by reference.
     anchors: HashMap<usize, Done>,
-    /// How many more values the document may have.
+    /// Number of values that the document may still have.
     left: usize,
     document: Option<Value>,
 }
@@ -55,7 +55,7 @@ struct Open {
     /// The number of its anchor; 0 for none.
     anchor: usize,
     content: Content,
-    /// How many values are in it, and how deep they nest.
+    /// Number of values in it, and the depth of their nesting.
     values: usize,
     depth: usize,
 }
@@ -70,7 +70,7 @@ enum Content {
 #[derive(Clone)]
 struct Done {
     value: Value,
-    /// How many values it consists of, including itself, and how deep they nest.
+    /// Number of values of which it consists, including itself, and the depth of their nesting.
     values: usize,
     depth: usize,
 }

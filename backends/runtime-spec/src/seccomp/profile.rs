@@ -73,7 +73,7 @@ pub(super) struct Conditions {
     pub(super) min_kernel: String,
 }
 
-/// What conditions are compared with.
+/// The values with which conditions are compared.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setting<'a> {
     pub(super) arch: Arch,
@@ -138,7 +138,7 @@ impl Conditions {
         Self { arches: Some(names.iter().map(|name| (*name).to_owned()).collect()), ..Self::default() }
     }
 
-    /// Whether all conditions hold; absent ones do.
+    /// Returns whether all conditions hold; absent ones do.
     fn all_hold(&self, setting: Setting<'_>) -> Result<bool, String> {
         let arches = self.arches.as_deref().unwrap_or_default();
         let caps = self.caps.as_deref().unwrap_or_default();
@@ -147,7 +147,7 @@ impl Conditions {
             && self.min_kernel()?.is_none_or(|least| setting.kernel >= least))
     }
 
-    /// Whether any condition that is given holds.
+    /// Returns whether any condition that is given holds.
     fn any_holds(&self, setting: Setting<'_>) -> Result<bool, String> {
         let caps = self.caps.as_deref().unwrap_or_default();
         Ok(has_arch(self.arches.as_deref().unwrap_or_default(), setting.arch)

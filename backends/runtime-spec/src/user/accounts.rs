@@ -151,7 +151,7 @@ impl<R: BufRead> Fields<R> {
         Ok(text.parse().ok().filter(|number| *number != u32::MAX))
     }
 
-    /// Whether the list in the next field has this member.
+    /// Returns whether the list in the next field has this member.
     fn lists(&mut self, member: &[u8]) -> io::Result<bool> {
         while let Some(listed) = self.next(b",:")? {
             if listed.trim_ascii() == member {

@@ -1,4 +1,4 @@
-//! Specs against golden files. `SWITCHYARD_REGENERATE_GOLDEN=1 cargo test` writes them anew.
+//! Specs against golden files. `SWITCHYARD_REGENERATE_GOLDEN=1 cargo test` rewrites them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,6 +1,6 @@
 //! Whole specs: against golden files, rule by rule, and run by real runtimes.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 mod golden;
 mod real;
