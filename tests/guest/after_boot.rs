@@ -259,8 +259,8 @@ fn check_volumes(node: &GuestNode, noted: &BTreeMap<String, RecordedVolume>) -> 
     wrong
 }
 
-/// What containerd stores that belongs to no image, of interrupted pulls as of completed ones; and what is
-/// left of the pods and tasks that were created to check that new ones start.
+/// Content of containerd that belongs to no image, of interrupted pulls as of completed ones; and files of
+/// the pods and tasks that were created to check that new ones start.
 fn orphaned_content() -> Vec<String> {
     let mut left = Vec::new();
     let _ = eventually(LIMIT, || {

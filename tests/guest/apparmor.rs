@@ -59,7 +59,7 @@ fn the_default_confines(node: &GuestNode) {
     assert_eq!(lines[..2], ["unconfined", "0"]);
 }
 
-/// What a reload of all profiles of the node does, which does not include ours.
+/// Checks that our profile is loaded again after a reload of all profiles of the node, which drops it.
 fn unloaded_default_is_loaded_again(node: &GuestNode) {
     load("profile switchyard-default { }", "--remove");
     let pod = node.pod("reloaded");

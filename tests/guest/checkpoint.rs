@@ -1,4 +1,4 @@
-//! Checkpoints: the container goes on running, the archive has the memory of its processes, and a failure or
+//! Checkpoints: the container keeps running, the archive has the memory of its processes, and a failure or
 //! a kill leaves nothing behind.
 
 use std::fs;
@@ -20,7 +20,7 @@ pub(crate) const FACTS: &[GuestFact] = &[
     ("checkpoint_keeps_tcp_connections", checkpoint_with_connections),
 ];
 
-/// Counts, to show that it goes on running, and has a word in its memory that is not on any disk.
+/// Counts, to show that it keeps running, and has a word in its memory that is not on any disk.
 const SCRIPT: &str = "word=held-$((6 * 7))-in-memory; echo changed > /changed; rm /etc/group; mkdir /dir; ln -s /changed /dir/link; \
     n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done";
 /// The word.
@@ -163,7 +163,7 @@ fn failed_checkpoint_is_explained(node: &GuestNode) {
     assert!(!archive.exists());
 }
 
-/// At whichever step the daemon is killed, the container goes on running, and the next checkpoint succeeds.
+/// Checks that the container keeps running and the next checkpoint succeeds, wherever the daemon is killed.
 fn kill_during_checkpoint(node: &GuestNode) {
     let killable = node.killable();
     let pod = node.pod("checkpoint-killed");

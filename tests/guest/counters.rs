@@ -1,4 +1,4 @@
-//! What the kernel counts of devices, huge pages and memory: our metrics report the kernel's own values.
+//! The kernel's counters of devices, huge pages and memory: our metrics report the kernel's own values.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ pub(crate) const FACTS: &[GuestFact] = &[
 const MIB: u64 = 1 << 20;
 /// The number of labels that all metrics have, before their own.
 const COMMON: usize = 5;
-/// How many huge pages the guest sets aside.
+/// The file with the number of huge pages that the guest sets aside.
 const NR_HUGEPAGES: &str = "/proc/sys/vm/nr_hugepages";
 /// The mount point of the huge pages, for the time of the test.
 const HUGE: &str = "/run/guest-huge";
@@ -55,7 +55,7 @@ fn wait_metrics(
         });
         different.is_empty()
     });
-    assert!(same, "not told: {different:?}, but {:#?}", metrics(node, container));
+    assert!(same, "not reported: {different:?}, but {:#?}", metrics(node, container));
 }
 
 /// The counts of one device in `io.stat`, by their keys.

@@ -44,7 +44,7 @@ pub(crate) struct RecordedLease {
     used_by: LeaseUse,
 }
 
-/// What was created with a lease.
+/// The object that was created with a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseUse {
     /// Nothing.
@@ -157,7 +157,7 @@ pub(crate) fn check_after_boot(node: &GuestNode, noted: &BTreeMap<String, Record
 // === impl RecordedLease ===
 
 impl RecordedLease {
-    /// What a kubelet records of an answer.
+    /// The part of an answer that a kubelet records.
     fn of(given: &RunOptions) -> Self {
         let token = given.annotations.keys().find_map(|key| key.strip_prefix(ANNOTATION));
         Self {
@@ -192,7 +192,7 @@ impl RecordedLease {
         }
     }
 
-    /// Whether this pod holds the device by this lease, and nobody else holds it.
+    /// Returns whether this pod holds the device by this lease, and nobody else holds it.
     fn is_bound(&self, pod: &str) -> bool {
         let has = |holder: &SlotHolder| {
             holder.state == "bound" && holder.name.contains(pod) && holder.token == self.token
@@ -273,7 +273,7 @@ impl RecordedLease {
     }
 }
 
-/// What `switchyard devices` shows.
+/// The output of `switchyard devices`.
 pub(crate) fn report() -> Value {
     let text = run(&["switchyard", "devices", "--output", "json"]);
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -293,8 +293,8 @@ pub(crate) fn holders() -> BTreeMap<String, Vec<SlotHolder>> {
     slots.map(|slot| (text(&slot["id"]), list(&slot["holders"]).iter().map(holder).collect())).collect()
 }
 
-/// Whether one of these variables is the token of a lease that a Nomad task holds, and the task holds no
-/// other slot.
+/// Checks that one of these variables is the token of a lease that a Nomad task holds, and that the task
+/// holds no other slot.
 pub(crate) fn is_held_by(task: &str, env: &BTreeMap<String, String>) -> Result<(), String> {
     let holders = holders();
     let of_task = holders.values().filter(|all| all.iter().any(|holder| holder.name == task));

@@ -22,7 +22,7 @@ use crate::tasks::{ENDLESS_SCRIPT, TaskAgent};
 const CLIENTS: u64 = 3;
 /// The networks of the Nomad tasks; each has its own client.
 const NETWORKS: [&str; 2] = ["host", "bridge"];
-/// How long the load runs at most; the host cuts the power much earlier.
+/// Maximum duration of the load; the host cuts the power much earlier.
 const LIMIT: Duration = Duration::from_secs(600);
 /// The size of the file in each image, in bytes.
 const FILE: usize = 400_000;

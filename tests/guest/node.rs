@@ -270,7 +270,7 @@ pub(crate) fn cgroup_file(container: &str, file: &str) -> String {
     text.trim_end().to_owned()
 }
 
-/// What a command prints, without its last newline.
+/// The output of a command, without its last newline.
 ///
 /// # Panics
 /// When it fails.

@@ -28,7 +28,7 @@ pub(crate) const LAST: &[GuestFact] =
 const NOW: &str = "/tests/packages/now.deb";
 const BEFORE: &str = "/tests/packages/before.deb";
 
-/// Counts until it is told to end, and exits with 5.
+/// Counts until it is stopped, and exits with 5.
 const COUNT_UNTIL_END: &str =
     "n=0; while [ ! -e /local/end ]; do n=$((n+1)); echo $n; sleep 0.05; done; exit 5";
 
@@ -37,7 +37,7 @@ fn dpkg(words: &[&str]) -> Output {
     command.args(words).env("DEBIAN_FRONTEND", "noninteractive").output().expect("it can be run")
 }
 
-/// What dpkg prints, which succeeds.
+/// The output of dpkg, which succeeds.
 #[track_caller]
 fn dpkg_succeeds(words: &[&str]) -> String {
     let output = dpkg(words);
@@ -184,7 +184,7 @@ fn refused_configuration(node: &GuestNode) {
     let said = text(&output);
     assert!(!output.status.success(), "{said}");
     assert!(said.contains("90-refused.toml:3: exec.max_per_container"), "{said}");
-    assert_eq!(property("switchyard", "MainPID"), daemon, "the old daemon goes on");
+    assert_eq!(property("switchyard", "MainPID"), daemon, "the old daemon continues");
     drop(Counting::start(node, "old-daemon"));
     fs::remove_file(drop_in).expect("root may");
     dpkg_succeeds(&["--configure", "switchyard"]);

@@ -19,7 +19,7 @@ const SWAP: &str = "/swapfile";
 /// The stall time in ns, from the line of the kernel's file that begins so.
 fn stalled(container: &str, file: &str, line: &str) -> u64 {
     let text = cgroup_file(container, file);
-    let found = text.lines().find(|text| text.starts_with(line)).expect("the kernel tells pressure");
+    let found = text.lines().find(|text| text.starts_with(line)).expect("the kernel reports pressure");
     let (_, total) = found.split_once("total=").expect("a line ends with the total");
     total.parse::<u64>().expect("it is a number") * 1000
 }
@@ -100,7 +100,7 @@ fn memory_high_throttles(node: &GuestNode) {
         cgroup_file(&id, "memory.events")
     );
     assert!(cgroup_file(&id, "memory.events").contains("oom_kill 0"));
-    // Once the limit is raised, the container goes on at once; the reported limit is the one in force.
+    // Once the limit is raised, the container continues at once; the reported limit is the one in force.
     let change = cri::LinuxContainerResources {
         unified: [("memory.high".to_owned(), "max".to_owned())].into(),
         ..Default::default()

@@ -124,7 +124,7 @@ fn project(node: &GuestNode, container: &str) -> u32 {
     reported.parse().unwrap_or_else(|_| panic!("{reported:?} is no project"))
 }
 
-/// How many bytes of this many MiB a container can write to a file.
+/// Number of bytes of this many MiB that a container can write to a file.
 #[track_caller]
 fn written(node: &GuestNode, container: &str, file: &str, mib: u64) -> u64 {
     let script =

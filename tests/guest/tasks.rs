@@ -43,7 +43,7 @@ enum AgentFile {
     Handle,
     /// The reported exit code.
     Ended,
-    /// Whether its removal was begun.
+    /// Its removal was begun.
     Removing,
 }
 
@@ -213,7 +213,7 @@ impl TaskAgent {
         driver.destroy(id, true).map_err(|status| format!("DestroyTask: {status}"))?;
         match driver.recover(&handle) {
             Err(status) if is_unknown(&status) && fits => Ok(()),
-            again => Err(format!("told {recovered:?}, was {code:?}, destroyed: {again:?}")),
+            again => Err(format!("reported {recovered:?}, was {code:?}, destroyed: {again:?}")),
         }
     }
 
@@ -281,7 +281,7 @@ fn requests() -> Vec<nomad::TaskConfig> {
         .collect()
 }
 
-/// Whether a task exits by itself.
+/// Returns whether a task exits by itself.
 fn ends(config: Option<&nomad::TaskConfig>) -> bool {
     let packed = config.map(|config| config.msgpack_driver_config.as_slice()).unwrap_or_default();
     packed.windows(SHORT_SCRIPT.len()).any(|part| part == SHORT_SCRIPT.as_bytes())

@@ -24,7 +24,7 @@ fn map() -> Vec<cri::IdMapping> {
 
 fn features(node: &GuestNode, handler: &str) -> cri::RuntimeHandlerFeatures {
     let answer = node.cri.runtime(async |mut client| client.status(cri::StatusRequest::default()).await);
-    let handlers = answer.expect("it tells its status").runtime_handlers;
+    let handlers = answer.expect("it reports its status").runtime_handlers;
     handlers
         .into_iter()
         .find(|found| found.name == handler)

@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// What `cargo metadata` says of the workspace, for this machine's platform.
+/// The workspace as `cargo metadata` describes it, for this machine's platform.
 struct Metadata {
     packages: BTreeMap<String, Package>,
     /// The ids of our own crates.
@@ -39,7 +39,7 @@ struct Package {
     licence: String,
     source: Option<String>,
     manifest: PathBuf,
-    /// What its manifest asks for: name and kind (`normal`, `build`, `dev`).
+    /// The dependencies of its manifest: name and kind (`normal`, `build`, `dev`).
     requested: Vec<(String, String)>,
 }
 

@@ -37,9 +37,9 @@ use switchyard_tests::leak_scan::LeakScan;
 use switchyard_tests::node::TestNode;
 use tonic::{Code, Status};
 
-/// How long it may take until a fault is noticed, or until a part has recovered.
+/// Time until a fault is noticed, or until a part has recovered.
 const LIMIT: Duration = Duration::from_secs(40);
-/// How long a call may take that uses only the daemon's own memory, or that is refused at once.
+/// Time for a call that uses only the daemon's own memory, or that is refused at once.
 const FAST_CALL_LIMIT: Duration = Duration::from_secs(3);
 
 /// A process that is stopped (SIGSTOP) until this is dropped.

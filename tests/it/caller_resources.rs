@@ -97,7 +97,7 @@ impl CallerFixture {
         self.backend.wait_task(id).await.expect("its end is reported")
     }
 
-    /// What a shell in a task says on standard output, without its last newline.
+    /// The output of a shell in a task, without its last newline.
     async fn shell_output(&self, task: TaskId, script: &str) -> String {
         let mut process = self
             .backend

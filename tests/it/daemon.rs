@@ -1,4 +1,4 @@
-//! What the real daemon reports to operators while the processes it depends on run, hang, die and come back.
+//! Reports of the real daemon to operators while the processes it depends on run, hang, die and come back.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use tonic::Code;
 
-/// How long the daemon may take to notice.
+/// Time for the daemon to notice.
 const LIMIT: Duration = Duration::from_secs(40);
 
 fn containerd(node: &TestNode) -> Pid {

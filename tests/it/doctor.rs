@@ -14,7 +14,7 @@ use switchyard_tests::node::TestNode;
 use switchyard_tests::registry_proxy::Access;
 use switchyard_tests::root::PrivateRoot;
 
-/// How long a look at a node may take.
+/// Time for an examination of a node.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A word that no bundle may contain.
@@ -57,7 +57,7 @@ fn healthy_node_has_no_error() {
     let found = findings(node.root());
     let errors: Vec<_> = found.iter().filter(|finding| finding.contains(" error ")).collect();
     assert!(errors.is_empty(), "{errors:#?}");
-    // The version that the daemon tells of, and a fact of this machine: the root is on its disk.
+    // The version that the daemon reports, and a fact of this machine: the root is on its disk.
     assert!(
         has(&found, "SY206 warning", "runc 1.1.5") && has(&found, "SY113 warning", "paths.run"),
         "{found:#?}"

@@ -1,4 +1,4 @@
-//! What happened on a node, and for whom: the audit log, events, and operations in flight.
+//! History of a node, by owner: the audit log, events, and operations in flight.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -20,10 +20,10 @@ use switchyard_tests::streams::{OUTPUTS, StreamSession};
 
 use crate::images::with_file;
 
-/// How long something may take to appear.
+/// Time for something to appear.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a task may take to end.
+/// Time for a task to end.
 const RUN: Duration = Duration::from_secs(60);
 
 /// A word that no record may contain.
@@ -155,7 +155,7 @@ fn events_of_all_owners_are_listed_and_followed() {
     drop(task);
     agent.stop();
 
-    // A follower that knows the last event of a former daemon is told that it is gone.
+    // A follower that knows the last event of a former daemon learns that it is gone.
     let page = |path: &str| -> Value {
         let (status, body) = node.daemon().get(path);
         assert_eq!(status, 200, "{body}");

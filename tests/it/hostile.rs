@@ -21,7 +21,7 @@ use std::time::Duration;
 use nix::unistd::Pid;
 use switchyard_tests::node::TestNode;
 
-/// How long a call may take that has more work to do than calls of well-behaved clients.
+/// Time for a call that has more work to do than calls of well-behaved clients.
 const LONG: Duration = Duration::from_secs(180);
 
 /// The processes that must outlive what a test does.

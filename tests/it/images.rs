@@ -29,14 +29,14 @@ pub(crate) fn auth(user: &str, password: &str) -> Option<AuthConfig> {
     Some(AuthConfig { username: user.into(), password: password.into(), ..Default::default() })
 }
 
-/// What `cat /which` prints in a container of the image.
+/// The output of `cat /which` in a container of the image.
 #[track_caller]
 fn which(node: &TestNode, reference: &str) -> String {
     let pod = node.pod("which");
     pod.run_shell("cat /which", |config| config.image = Some(image_spec(reference)))
 }
 
-/// How often a layer was requested.
+/// Number of requests for a layer.
 fn downloads(registry: &switchyard_tests::registry::Registry, digest: &str) -> usize {
     registry
         .proxy()

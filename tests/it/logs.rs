@@ -14,13 +14,13 @@ use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::Agent;
 use switchyard_tests::nomad::task::TaskSetup;
 
-/// How long something may take to appear.
+/// Time for something to appear.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a task may take to end.
+/// Time for a task to end.
 const RUN: Duration = Duration::from_secs(60);
 
-/// What a command failed with.
+/// The error of a command that failed.
 #[track_caller]
 fn refused(done: &Output) -> String {
     let error = String::from_utf8_lossy(&done.stderr).into_owned();
@@ -53,7 +53,7 @@ impl Follower {
         assert!(eventually(LIMIT, || condition(&self.text())), "{:?}", self.text());
     }
 
-    /// What it has printed when it has ended.
+    /// Waits until it has ended, and returns what it has printed.
     #[track_caller]
     fn wait_end(mut self) -> (ExitStatus, String) {
         let mut status = None;
@@ -62,7 +62,7 @@ impl Follower {
             status.is_some()
         });
         let text = self.text();
-        (status.unwrap_or_else(|| panic!("it goes on: {} bytes", text.len())), text)
+        (status.unwrap_or_else(|| panic!("it still runs: {} bytes", text.len())), text)
     }
 }
 

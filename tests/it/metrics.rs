@@ -18,10 +18,10 @@ use crate::architecture::repository;
 
 mod containers;
 
-/// How long the daemon may take to notice.
+/// Time for the daemon to notice.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// How long a task of a test may run.
+/// Maximum running time of a test's task.
 const RUN: Duration = Duration::from_secs(60);
 
 fn scrape(node: &TestNode) -> String {
@@ -74,7 +74,7 @@ fn every_metric_is_documented_and_every_documented_one_exists() {
     );
 }
 
-/// What promtool says of a scrape; nothing if all is well.
+/// The faults that promtool finds in a scrape; empty if there are none.
 fn promtool(text: &str) -> String {
     let mut check = Command::new(prereq::require("promtool", "prometheus"))
         .args(["check", "metrics"])

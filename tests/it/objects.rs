@@ -1,4 +1,4 @@
-//! What the command line tells of sandboxes, tasks and images of all owners, and to whom.
+//! Reports of the command line on sandboxes, tasks and images of all owners, by user.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -16,7 +16,7 @@ use switchyard_tests::prereq;
 
 use crate::history::{SECRET, audited, audited_node, collect};
 
-/// How long something may take to appear.
+/// Time for something to appear.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A user without rights, and groups without names.
@@ -38,7 +38,7 @@ fn inspected(node: &TestNode, words: &[&str]) -> Value {
     found[0].clone()
 }
 
-/// What a command failed with.
+/// The error of a command that failed.
 #[track_caller]
 fn refused(done: &Output) -> String {
     let error = String::from_utf8_lossy(&done.stderr).into_owned();
@@ -92,7 +92,7 @@ fn members_of_the_socket_group_read_and_root_alone_changes() {
         let done = call_as(&node, &client, MEMBERS, words);
         let text = String::from_utf8_lossy(&done.stdout).into_owned();
         assert!(done.status.success() && !text.is_empty(), "{words:?}: {done:?}");
-        assert!(!text.contains(SECRET), "{words:?} tells members a secret: {text}");
+        assert!(!text.contains(SECRET), "{words:?} shows members a secret: {text}");
         let error = refused(&call_as(&node, &client, OTHERS, words));
         assert!(
             error.contains("cannot connect") && error.contains("Permission denied"),

@@ -27,7 +27,7 @@ mod listener;
 /// The token of the nodes of these tests.
 const TOKEN: &str = "token-of-the-tests-0123456789abcdef";
 
-/// How long an answer may take.
+/// Time for an answer.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A node with a metrics listener that wants a token, by HTTPS.
@@ -90,7 +90,7 @@ impl ScrapedTestNode {
         )
     }
 
-    /// Where a client on this machine reaches the listener.
+    /// The address at which a client on this machine reaches the listener.
     fn address(&self) -> SocketAddr {
         let text = fs::read_to_string(self.node.root().run().join("metrics.addr")).expect("it was written");
         let bound: SocketAddr = text.trim().parse().expect("it is an address");

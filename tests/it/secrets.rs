@@ -100,7 +100,7 @@ fn found(text: &str) -> Option<String> {
 
 #[track_caller]
 fn assert_absent(what: &str, text: &str) {
-    assert_eq!(found(text), None, "{what} tells a secret");
+    assert_eq!(found(text), None, "{what} shows a secret");
 }
 
 /// Every command that shows something of the node.
@@ -130,7 +130,7 @@ fn commands(node: &TestNode, container: &str) {
     assert!(dumped.status.success(), "{dumped:?}");
     assert_absent("config dump", &String::from_utf8_lossy(&dumped.stdout));
     for format in ["text", "json"] {
-        // Its exit status tells whether anything is worse than a note.
+        // Its exit status shows whether anything is worse than a note.
         let done = node.call(&["doctor", "--config", &config, "--output", format]);
         assert!(!done.stdout.is_empty(), "{done:?}");
         assert_absent("doctor", &String::from_utf8_lossy(&done.stdout));

@@ -11,7 +11,7 @@ use switchyard_tests::shards::{
 /// By how much a shard may exceed the mean.
 const MARGIN: f32 = 1.2;
 
-/// What a program prints, line by line.
+/// The output of a program, line by line.
 fn lines(command: &mut Command) -> Vec<String> {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -25,7 +25,7 @@ fn tests() -> BTreeSet<String> {
     listed.iter().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
 }
 
-/// What the guest can show.
+/// The cases of the guest.
 fn of_the_guest() -> BTreeSet<(String, String)> {
     let listed = lines(Command::new(env!("CARGO_BIN_EXE_guest")).arg("list"));
     let pairs = listed.iter().map(|line| line.split_once(' ').expect("a line is a module and a name"));

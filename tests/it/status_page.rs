@@ -17,13 +17,13 @@ use switchyard_tests::nomad::task::TaskSetup;
 
 use crate::history::SECRET;
 
-/// How long something may take to appear.
+/// Time for something to appear.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The least contrast of text that WCAG 2.2 demands (AA).
 const CONTRAST: f64 = 4.5;
 
-/// What a program may write and be called.
+/// A hostile output and name of a program.
 const HOSTILE: &str = "<script>document.title=1</script><b>\u{202e}bold";
 
 const WIDE: Viewport = Viewport { width: 1440, is_dark: false };
@@ -34,7 +34,7 @@ const VIEWS: [Viewport; 4] = [
     Viewport { width: 360, is_dark: true },
 ];
 
-/// What a page looks like wrongly, in one view.
+/// The faults in the appearance of a page, in one view.
 fn faults(page: &mut BrowserPage<'_>, view: Viewport) -> Vec<String> {
     page.look(view);
     let (content, seen) = page.widths();
@@ -84,7 +84,7 @@ fn names_of(page: &mut BrowserPage<'_>, role: &str) -> Vec<String> {
     page.accessible().into_iter().filter(|node| node.role == role).map(|node| node.name).collect()
 }
 
-/// What a node runs.
+/// The objects of a node.
 struct Populated<'n> {
     /// The id of the task that says hostile things.
     main: String,

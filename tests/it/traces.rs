@@ -1,4 +1,4 @@
-//! What the daemon exports of the start of a pod, and of a Nomad task, on a real containerd.
+//! Traces of the start of a pod, and of a Nomad task, on a real containerd.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::images::with_file;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
-/// How long spans may take to be sent.
+/// Time for spans to be sent.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn in_trace<T>(message: T) -> Request<T> {

@@ -16,7 +16,7 @@ use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 
-/// How long a daemon may take to notice.
+/// Time for a daemon to notice.
 const LIMIT: Duration = Duration::from_secs(40);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,7 +57,7 @@ async fn second_gateway_neither_adopts_nor_removes_objects_of_the_first() {
     assert!(matches!(again.tasks[0].state, TaskState::Running { .. }), "{:?}", again.tasks[0].state);
 }
 
-/// What happens to the file with the name.
+/// Damages or removes the file with the name.
 type Loss = fn(&Path) -> io::Result<()>;
 
 /// As after a power cut that has emptied the file, or with a state directory that was restored without it.
@@ -95,7 +95,7 @@ fn gateway_that_has_lost_its_name_starts_nothing_until_it_gets_it_back() {
         assert_eq!(node.cri().containers().expect("they can be listed").len(), 1);
         assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
         assert_eq!(fs::read_to_string(&file).expect("it is there again"), name);
-        // The log of the next start tells it anew.
+        // The log of the next start reports it again.
         fs::write(node.root().daemon_log(), "").expect("it can be emptied");
     }
 }

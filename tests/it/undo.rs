@@ -25,7 +25,7 @@ use switchyard_tests::host::{block_device, cgroups, eventually};
 use switchyard_tests::image::busybox;
 use switchyard_tests::prereq;
 
-/// How long a task may take to resume.
+/// Time for a task to resume.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// An image with a volume, so that the creation of a task takes every step.

@@ -14,7 +14,7 @@ use switchyard_tests::daemon::binary;
 use switchyard_tests::node::{TestNode, TestPod, log_content};
 use switchyard_tests::prereq;
 
-/// Counts on its output and in a file, and ends with its own exit code when it is told to stop.
+/// Counts on its output and in a file, and ends with its own exit code when it gets SIGTERM.
 const COUNT: &str =
     "trap 'exit 7' TERM; n=0; while :; do n=$((n+1)); echo $n; echo $n > /n; sleep 0.01; done";
 
@@ -37,7 +37,7 @@ fn replace_program(node: &TestNode, by: &Path) {
     std::fs::rename(&draft, &program).expect("the root can be written");
 }
 
-/// Prints how far [`COUNT`] has come. The file is empty for a moment whenever it is written anew.
+/// Prints the present number of [`COUNT`]. The file is empty for a moment whenever it is rewritten.
 const NUMBER: &str = "until grep . /n; do sleep 0.05; done";
 
 /// A container that was started by one version and is used under others.
@@ -56,8 +56,8 @@ impl<'n> Counter<'n> {
         Self { node, pod, id, pid }
     }
 
-    /// Fails unless the container runs as the same process, its log goes on without a gap, and commands can be
-    /// run in it.
+    /// Fails unless the container runs as the same process, its log continues without a gap, and commands can
+    /// be run in it.
     #[track_caller]
     fn assert_runs(&self, when: &str) {
         let status = self.node.cri().status(&self.id).expect("the container exists");
@@ -111,7 +111,7 @@ fn daemon_of_another_version_takes_over_running_containers_and_an_old_logkeeper(
     let starts_in_new = Counter::start(&node, "starts-in-new");
     starts_in_new.assert_runs("after the upgrade");
     let kept = node.root().managed("logkeeper").expect("the daemon writes down whom it started");
-    assert_eq!(kept, logkeeper, "the logkeeper of the other version goes on");
+    assert_eq!(kept, logkeeper, "the logkeeper of the other version continues");
 
     replace_program(&node, &other);
     node.daemon().restart();

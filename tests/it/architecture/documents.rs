@@ -1,5 +1,5 @@
-//! What documents name exists: the files and headings of their links, and the commands of the command line with their
-//! options. Those that are read as a whole are short.
+//! References in documents exist: the files and headings of their links, and the commands of the command line
+//! with their options. Those that are read as a whole are short.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,12 +17,12 @@ const SHORT: [(&str, usize); 2] = [("ARCHITECTURE.md", 250), ("docs/glossary.md"
 /// The most columns that a line of such a document may have.
 const MOST_COLUMNS: usize = 110;
 
-/// What of a document is looked at.
+/// The checked parts of a document.
 #[derive(Debug, Default)]
 struct Document {
     /// The targets of its links, with the line.
     links: Vec<(usize, String)>,
-    /// What can follow a `#` in a link to it.
+    /// The anchors that can follow a `#` in a link to it.
     headings: BTreeSet<String>,
     /// Its calls of `switchyard`, with the line.
     commands: Vec<(usize, String)>,
@@ -130,7 +130,7 @@ fn documents_that_are_read_as_a_whole_are_short() {
     }
 }
 
-/// What `switchyard WORDS --help` prints, once for each command.
+/// The outputs of `switchyard WORDS --help`, once for each command.
 #[derive(Debug, Default)]
 struct Help(BTreeMap<Vec<String>, String>);
 
@@ -153,7 +153,7 @@ impl Help {
             .collect()
     }
 
-    /// What of a call does not exist.
+    /// The part of a call that does not exist.
     fn fault(&mut self, call: &str) -> Option<String> {
         let mut path: Vec<String> = Vec::new();
         for word in call.split(' ').filter(|word| !word.is_empty()) {

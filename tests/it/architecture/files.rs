@@ -83,6 +83,6 @@ fn scripts_are_executable_and_strict() {
             fs::metadata(&path).unwrap_or_else(|error| panic!("{script}: {error}")).permissions().mode();
         assert!(mode & 0o111 == 0o111, "{script} is not executable");
         let text = fs::read_to_string(&path).unwrap();
-        assert!(text.contains("\nset -euo pipefail\n"), "{script} goes on after a failure");
+        assert!(text.contains("\nset -euo pipefail\n"), "{script} continues after a failure");
     }
 }

@@ -9,7 +9,7 @@ use super::repository;
 /// The glossary, below the root of the repository.
 const GLOSSARY: &str = "docs/glossary.md";
 
-/// How many terms it may have. A term that one place uses is explained by the doc comment there.
+/// Maximum number of terms. A term that one place uses is explained by the doc comment there.
 const MOST_TERMS: usize = 60;
 
 /// Words of public types that are no standard terms: their names are understood only with the glossary.

@@ -1,4 +1,4 @@
-//! What `gateway/linux` does for all crates is done there alone.
+//! Idioms that `gateway/linux` implements for all crates are implemented there alone.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Which of our crates may depend on which, and which may name a protocol's or a server's library.
+//! Permitted dependencies between our crates, and on the libraries of protocols and servers.
 
 use super::metadata;
 

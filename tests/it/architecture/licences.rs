@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// Whether the expression can be met with the `allowed` licences alone. What cannot be read is not allowed.
+/// Returns whether the `allowed` licences alone meet the expression. One that is unreadable is not allowed.
 pub(super) fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     // Older crates write `A/B` for `A OR B`.
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");

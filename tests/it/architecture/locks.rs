@@ -12,16 +12,16 @@ use super::source::sources;
 
 /// The types of locks.
 const TYPES: [&str; 5] = ["Flock", "KeyedLock", "Mutex", "RwLock", "Semaphore"];
-/// What is in the code of those that lock a file without such a type.
+/// Code by which files without such a type lock a file.
 const FILE_LOCKS: [&str; 3] = ["Flock::lock(", "TryLockError::", " lock.lock()"];
 /// Doubles for tests.
 const DOUBLES: [&str; 2] = ["backends/contract/", "backends/fake/"];
 
-/// Whether a field or a static has the type of a lock.
+/// True if a field or a static has the type of a lock.
 #[derive(Default)]
 struct Declarations(bool);
 
-/// Whether a type is one of a lock, or has one in it.
+/// True if a type is one of a lock, or has one in it.
 struct LockType(bool);
 
 impl<'ast> Visit<'ast> for Declarations {

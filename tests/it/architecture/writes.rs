@@ -34,7 +34,7 @@ const CHANGES: [&str; 16] = [
 const EXEMPT_CRATES: [&str; 5] =
     ["backends/cgroup/", "backends/contract/", "backends/fake/", "gateway/linux/", "gateway/crash-points/"];
 
-/// Why a function that changes something does not reach a crash point itself.
+/// Reason why a function that changes something does not reach a crash point itself.
 enum Exemption {
     /// Its caller does, right after.
     CrashPoint(CrashPoint),
@@ -51,7 +51,7 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
         Harmless("nobody reads the file, and the next write makes it whole"),
     ),
     ("backends/containerd/src/base/mount.rs", "mount_one", Exemption::CrashPoint(TaskStaged)),
-    ("backends/containerd/src/node/runtime_probes.rs", "probe_all", Harmless("what is torn is asked anew")),
+    ("backends/containerd/src/node/runtime_probes.rs", "probe_all", Harmless("what is torn is asked again")),
     (
         "backends/containerd/src/node/runtime_probes.rs",
         "make_bundle",
@@ -129,7 +129,7 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
     (
         "gateway/daemon/src/managed/log.rs",
         "copy_truncate",
-        Harmless("until it is emptied the log is whole, and is copied anew"),
+        Harmless("until it is emptied the log is whole, and is copied again"),
     ),
     ("gateway/logkeeper/src/log_file.rs", "open", Exemption::CrashPoint(LogMade)),
     ("gateway/logkeeper/src/position.rs", "create", Exemption::CrashPoint(PositionMade)),
@@ -186,7 +186,7 @@ fn function(code: &str) -> Option<&str> {
     name.split(['(', '<']).next()
 }
 
-/// Whether a file is built for tests only: what it is called, in the file above it, stands behind
+/// Returns whether a file is built for tests only: its declaration, in the file above it, stands behind
 /// `#[cfg(test)]`, or the file above it is for tests itself.
 fn is_for_tests(path: &Path, text_of: &BTreeMap<String, String>) -> bool {
     let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A criu that hangs: the checkpoint is given up, criu is killed, and the container goes on running.
+//! A criu that hangs: the checkpoint is given up, criu is killed, and the container keeps running.
 
 use std::cell::RefCell;
 use std::fs;
@@ -48,7 +48,7 @@ impl HangingCriu {
         Self { dir }
     }
 
-    /// Whether criu runs.
+    /// Returns whether criu runs.
     fn hangs(&self) -> bool {
         let command = format!("{} 1000", self.dir.join("hangs").display());
         processes::all().iter().any(|process| !process.zombie && process.command == command)

@@ -19,10 +19,10 @@ use tonic::{Code, Response, Status};
 
 use super::{LIMIT, SuspendedProcess, assert_no_leaks_since, retry};
 
-/// How many calls of one connection are given up at once.
+/// Number of calls of one connection that are given up at once.
 const GIVEN_UP: usize = 300;
 
-/// How often each call is abandoned.
+/// Number of times each call is abandoned.
 const TIMES: u64 = 4;
 
 /// A random moment below `most` milliseconds; each of the [`TIMES`] attempts has its own part of the range.
@@ -218,7 +218,7 @@ fn abandon_changes(node: &TestNode, pod: &TestPod<'_>, id: &str, time: u64) {
         client.update_pod_sandbox_resources(request).await
     });
     let amended = node.cri().runtime(async |mut client| client.update_pod_sandbox_resources(again).await);
-    amended.expect("it can be told again");
+    amended.expect("it can be reported again");
     assert!(node.cri().pod_info(pod.id()).contains(&format!("\"memory_limit_in_bytes\":{limit}")));
 
     // On a kernel that criu does not support no checkpoint is made; `tests/guest/checkpoint.rs` abandons one

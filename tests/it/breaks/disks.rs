@@ -1,5 +1,5 @@
-//! Full disks, in bytes and in inodes: what needs space fails with that reason, running containers go on, and
-//! everything works again once there is space.
+//! Full disks, in bytes and in inodes: calls that need space fail with that reason, running containers
+//! continue, and everything works again once there is space.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 use super::versions::node_behind_proxy;
 use super::{LIMIT, assert_no_leaks_since, assert_recovers, refused, retry};
 
-/// How long a call may take that runs out of space, with time to roll back what it had begun.
+/// Time for a call that runs out of space, including the rollback of its steps.
 const SOON: Duration = Duration::from_secs(40);
 
 #[track_caller]
@@ -82,8 +82,8 @@ fn state_disk_without_inodes_leaves_nothing_partial_and_recovers() {
     a_full_state("size=200m,nr_inodes=3000", FilledDisk::inodes);
 }
 
-/// The files that a start of the daemon writes are as an earlier version left them, and those of its locks are empty:
-/// with enough space, each would be written anew.
+/// Makes the files that a start of the daemon writes look as an earlier version left them, and empties those
+/// of its locks: with enough space, each would be rewritten.
 fn outdate_files(state: &Path) {
     let in_network =
         fs::read_dir(state.join("network")).expect("the daemon writes its network's configuration");
@@ -165,7 +165,7 @@ fn assert_disk(node: &TestNode, full: bool) {
     }
 }
 
-/// Whether the node reports that a container has exited and that its exit is not persisted.
+/// Returns whether the node reports that a container has exited and that its exit is not persisted.
 pub(super) fn is_exit_unrecorded(node: &TestNode, container: &str) -> bool {
     let status = node.cri().runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
     let info = status.expect("it is reported").info;
@@ -175,7 +175,7 @@ pub(super) fn is_exit_unrecorded(node: &TestNode, container: &str) -> bool {
         .any(|ids| ids.contains(container))
 }
 
-/// What clients were told about an exit.
+/// The exit that clients got: code, start, finish and reason.
 pub(super) fn exit_info(node: &TestNode, container: &str) -> (i32, i64, i64, String) {
     let status = node.cri().wait_exit(container);
     (status.exit_code, status.started_at, status.finished_at, status.reason)
@@ -218,7 +218,7 @@ fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
     node.daemon().kill9();
     node.daemon().restart();
     for (id, end_told) in &reported {
-        assert_eq!(exit_info(&node, id), *end_told, "the next daemon tells another end");
+        assert_eq!(exit_info(&node, id), *end_told, "the next daemon reports another end");
     }
     assert_eq!(other.status().state(), PodSandboxState::SandboxNotready);
     assert_eq!(node.cri().sh(&runs, "echo reached"), "reached");
@@ -271,7 +271,7 @@ fn state_disk_without_inodes_still_reports_exits_and_allows_removals() {
     ends_on_a_full_state("size=200m,nr_inodes=3000", FilledDisk::inodes);
 }
 
-/// Whether a database has space for one change and not for another depends on where its free pages are: here
+/// A database may have space for one change and not for another, depending on where its free pages are: here
 /// it has none for any change.
 #[test]
 fn full_containerd_database_still_reports_exits_and_stops_pods() {
@@ -306,7 +306,7 @@ fn full_containerd_database_still_reports_exits_and_stops_pods() {
     node.daemon().kill9();
     node.daemon().restart();
     for (id, end_told) in &reported {
-        assert_eq!(exit_info(&node, id), *end_told, "the next daemon tells another end");
+        assert_eq!(exit_info(&node, id), *end_told, "the next daemon reports another end");
         assert!(is_exit_unrecorded(&node, id));
     }
     assert_eq!(exit_info(&node, &ended).0, 0);
@@ -318,7 +318,7 @@ fn full_containerd_database_still_reports_exits_and_stops_pods() {
     // The removal has deleted the process, of which containerd knew the exit.
     node.daemon().kill9();
     node.daemon().restart();
-    assert_eq!(exit_info(&node, &ids[0]), reported[0].1, "the next daemon tells another end");
+    assert_eq!(exit_info(&node, &ids[0]), reported[0].1, "the next daemon reports another end");
     assert_full(&refused("RemovePodSandbox", cri.remove_pod(pod.id()), exhausted));
     fill(&[]);
     assert!(

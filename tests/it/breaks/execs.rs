@@ -16,7 +16,7 @@ use switchyard_tests::streams::{OUTPUTS, StreamSession};
 
 use super::{LIMIT, SuspendedProcess, assert_no_leaks_since, retry, shim};
 
-/// How long the runtime takes for a command here.
+/// Duration of a command's start by the runtime here.
 const SLOW_START: &str = "1.5";
 
 /// The configuration with a runtime that takes its time before it begins a command, and is runc otherwise.
@@ -144,8 +144,8 @@ fn processes_of_a_shared_namespace_are_killed_although_their_shim_hangs() {
     retry("StopPodSandbox", || node.cri().stop_pod(pod.id()));
 }
 
-/// As the probes of a kubelet, which go on for as long as the container runs: each that is not answered in time leaves
-/// something to end, and no more of them are begun than have a place for their start.
+/// As the probes of a kubelet, which continue for as long as the container runs: each that is not answered in
+/// time leaves a command to end. No more are begun than have a place for their start.
 #[test]
 fn commands_in_a_container_whose_shim_hangs_leave_a_bounded_number() {
     const STARTS: usize = 4;
@@ -254,7 +254,7 @@ fn exit_code_comes_although_the_shim_hangs_and_does_not_close_the_output() {
         let parent = child.and_then(|child| processes::find(child.parent));
         parent.is_some_and(|parent| !parent.command.starts_with("sh "))
     };
-    assert!(eventually(LIMIT, has_exited), "the command goes on");
+    assert!(eventually(LIMIT, has_exited), "the command continues");
     // The shim reports the exit at once. Its output is cut off some seconds later.
     thread::sleep(Duration::from_secs(2));
     let suspended = SuspendedProcess::new(shim);

@@ -1,5 +1,6 @@
-//! containerd's database cannot be written: its disk is full, its file system has become read-only, or the device
-//! fails. What runs goes on and is listed, pods can be stopped, and a daemon that starts then serves.
+//! containerd's database cannot be written: its disk is full, its file system has become read-only, or the
+//! device fails. Running containers continue and are listed, pods can be stopped, and a daemon that starts
+//! then serves.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -19,14 +20,14 @@ use super::disks::{exit_info, is_exit_unrecorded};
 use super::versions::node_behind_proxy;
 use super::{LIMIT, assert_no_leaks_since, assert_recovers, refused, retry};
 
-/// How long a call may take that the database refuses, with time to roll back what it had begun.
+/// Time for a call that the database refuses, including the rollback of its steps.
 const SOON: Duration = Duration::from_secs(40);
 
-/// What containerd answers then.
+/// Errors of containerd then.
 const ERRORS: [&str; 4] =
     ["no space left on device", "disk quota exceeded", "read-only file system", "input/output error"];
 
-/// With what code a client is told of it: an exhausted quota is a full disk.
+/// The codes of the answer to a client: an exhausted quota is a full disk.
 fn codes(error: &str) -> &'static [Code] {
     if ERRORS[..2].contains(&error) { &[Code::ResourceExhausted] } else { &[Code::Unknown, Code::Internal] }
 }
@@ -74,7 +75,7 @@ fn ends_are_listed_and_pods_stop_although_nothing_can_be_recorded() {
         node.daemon().kill9();
         kill_process(&node, &command);
         node.daemon().restart();
-        assert_eq!(exit_info(&node, &stopped), told, "{error}: the next daemon tells another end");
+        assert_eq!(exit_info(&node, &stopped), told, "{error}: the next daemon reports another end");
         assert_eq!(pod.status().state(), PodSandboxState::SandboxNotready, "{error}");
         assert_eq!(exit_info(&node, &ended).0, 137, "{error}");
         assert!(is_exit_unrecorded(&node, &ended), "{error}");
@@ -152,8 +153,8 @@ fn process_of_a_failed_start_is_ended_although_the_failure_cannot_be_recorded() 
     node.assert_clean();
 }
 
-/// What a predecessor left cannot be removed: the daemon serves all the same, since only requests free space. It is
-/// removed as soon as that is possible.
+/// Remains of a predecessor cannot be removed: the daemon serves all the same, since only requests free
+/// space. They are removed as soon as that is possible.
 #[test]
 fn daemon_serves_although_it_can_remove_nothing_that_its_predecessor_left() {
     let behind = Behind::default();

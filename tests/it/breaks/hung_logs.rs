@@ -52,7 +52,7 @@ fn containers_and_pods_whose_logs_hang_are_removed() {
         fs::read_to_string(node.root().daemon_log())
             .is_ok_and(|log| log.contains("removed without the rest"))
     );
-    // Other logs go on meanwhile, and everything does when the file system answers.
+    // Other logs continue meanwhile, and everything does when the file system answers.
     assert_eq!(node.pod("other").run_shell("echo other", |_| {}), "other");
     fuse.resume();
     let answers = || node.daemon().get("/metrics").1.contains("switchyard_log_stalled_file_systems 0");

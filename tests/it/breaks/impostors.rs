@@ -89,7 +89,7 @@ fn fake_shim_process_causes_no_deletion_or_kill() {
     fs::remove_dir_all(&victim).expect("it can be removed");
 }
 
-/// What a kill leaves may become visible only after the first scan: a shim that was being started, and one
+/// Remains of a kill may become visible only after the first scan: a shim that was being started, and one
 /// that containerd has not forgotten yet.
 #[test]
 fn orphaned_shim_that_appears_after_start_is_killed() {

@@ -22,8 +22,8 @@ use super::{
 /// Prints a number about every hundredth of a second.
 const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; echo $n > /n; sleep 0.01; done";
 
-/// How long the logkeeper is silent: half of the limit of a call to it, which is ten seconds, because a busy machine needs
-/// time for the calls after it.
+/// Time for which the logkeeper is silent: half of the limit of a call to it, which is ten seconds, because a
+/// busy machine needs time for the calls after it.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// The last number that a container has printed.

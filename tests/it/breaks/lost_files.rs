@@ -84,8 +84,8 @@ fn assert_ended_at_start(node: &TestNode) {
     assert!(ended.is_some() && ended < recovered, "{ended:?} {recovered:?}\n{}", node.daemon().tail());
 }
 
-/// containerd goes on to list the tasks whose shims it finds, and refuses each call about them. Two of them share a
-/// shim. An orchestrator starts other pods for those that are not listed.
+/// containerd continues to list the tasks whose shims it finds, and refuses each call about them. Two of them
+/// share a shim. An orchestrator starts other pods for those that are not listed.
 #[test]
 fn tasks_whose_container_objects_are_lost_are_ended_before_the_network_of_their_pod() {
     let node = TestNode::start();
@@ -193,7 +193,7 @@ fn check_start_that_goes_on(is_recovery_killed: bool) {
     assert_eq!(status.state(), ContainerState::ContainerExited, "{status:?}");
     let bundles = node.root().run().join("containerd/state/io.containerd.runtime.v2.task");
     let bundle = bundles.join(NAMESPACE).join(&id);
-    assert!(bundle.exists(), "containerd does not go on with the call");
+    assert!(bundle.exists(), "containerd does not continue the call");
     fs::remove_file(dir.join("hold")).expect("it is there");
     assert!(eventually(LIMIT, || !bundle.exists()), "what the call has made stays\n{}", node.daemon().tail());
     node.cri().remove(&id).expect("it can be removed");

@@ -47,7 +47,7 @@ esac
 echo "$input" | sed -e 's/.*"prevResult"://' -e 't next' -e ':next' -e 's/,"type":"wayward".*//' -e t -e 's/}$//'
 "#;
 
-/// How long a call may take that gives up on a plugin and rolls back the chain.
+/// Time for a call that gives up on a plugin and rolls back the chain.
 const SOON: Duration = Duration::from_secs(30);
 
 /// A node whose network ends with a plugin that a test controls.
@@ -96,7 +96,7 @@ impl FaultyCniNode {
 
     /// Makes the plugin succeed at a command.
     fn clear_plugin_fault(&self, command: &str) {
-        fs::remove_file(self.dir.join(command)).expect("it was told something");
+        fs::remove_file(self.dir.join(command)).expect("it had a fault");
     }
 
     /// Fails unless the plugin has hung, if that was requested, and was killed.

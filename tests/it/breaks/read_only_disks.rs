@@ -20,7 +20,7 @@ use tonic::Code;
 
 use super::{LIMIT, assert_no_leaks_since, assert_not_ready, assert_recovers, refused, retry};
 
-/// How long a call may take that the disk refuses, with time to roll back what it had begun.
+/// Time for a call that the disk refuses, including the rollback of its steps.
 const SOON: Duration = Duration::from_secs(40);
 
 /// For how many seconds a full disk is looked at: the daemon looks every two.
@@ -57,7 +57,7 @@ fn read_only_state_disk_is_reported_until_it_can_be_written() {
     assert_eq!(node.daemon().get("/readyz/disk").0, 200);
 }
 
-/// containerd has its files open, and goes on: what the daemon has to write, and new files of containerd, are refused.
+/// containerd has its files open, and continues: the daemon's writes and new files of containerd are refused.
 #[test]
 fn daemon_starts_on_a_read_only_state_disk_and_ends_what_runs() {
     let node = TestNode::start();
@@ -135,8 +135,8 @@ fn shut_down(node: &TestNode) {
     }
 }
 
-/// As after an error of the device, which also refuses writes to files that are open: containerd's database, and those of the
-/// daemon. ext4 takes no `remount,rw` then: it has to be checked and mounted anew.
+/// As after an error of the device, which also refuses writes to files that are open: containerd's database,
+/// and those of the daemon. ext4 takes no `remount,rw` then: it has to be checked and mounted again.
 #[test]
 fn ext4_that_an_error_made_read_only_is_reported_and_what_runs_can_be_ended() {
     let disk = RefCell::new(None);

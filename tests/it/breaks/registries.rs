@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 
 use super::{LIMIT, refused};
 
-/// How long a pull may take that fails after all its retries.
+/// Time for a pull that fails after all its retries.
 const SOON: Duration = Duration::from_secs(60);
 /// The number of faults that outlasts all retries.
 const MORE_THAN_RETRIES: usize = 40;
@@ -30,7 +30,7 @@ fn unique(seed: u64) -> Image {
     busybox().layer(random_layer(300_000, seed)).build()
 }
 
-/// What containerd stores for images: content, snapshots, leases, downloads.
+/// Content that containerd stores for images: content, snapshots, leases, downloads.
 fn stored_content(node: &TestNode) -> HashSet<String> {
     let socket = node.root().containerd_socket().expect("containerd runs");
     let kinds: [&[&str]; 5] = [
@@ -56,7 +56,7 @@ fn assert_pull_fails(node: &TestNode, reference: &str, codes: &[Code], message: 
 #[track_caller]
 fn failed_pull(node: &TestNode, reference: &str, codes: &[Code], message: &str) -> Status {
     let status = refused(message, node.cri().with_timeout(SOON).pull(reference, None), codes);
-    assert!(status.message().contains(message), "{message:?} is not told: {status}");
+    assert!(status.message().contains(message), "{message:?} is not reported: {status}");
     assert_eq!(node.cri().image(reference).expect("it is asked for"), None);
     status
 }

@@ -19,7 +19,7 @@ use switchyard_tests::root::PrivateRoot;
 
 use super::LIMIT;
 
-/// How long an observation must be unchanged until the daemon relies on it.
+/// Time for which an observation must be unchanged until the daemon relies on it.
 const GRACE: Duration = Duration::from_millis(300);
 
 /// A runtime that blocks where a test says, and is runc otherwise.
@@ -62,7 +62,7 @@ impl PausableRuntime {
         fs::read_to_string(self.dir.join("creating")).unwrap_or_default().lines().count()
     }
 
-    /// Whether it got a `delete` call.
+    /// Returns whether it got a `delete` call.
     fn has_deleted(&self) -> bool {
         self.dir.join("deleting").exists()
     }
@@ -160,7 +160,7 @@ fn slow_start_is_awaited_with_external_containerd() {
             // process.
             thread::sleep(GRACE * 5);
             assert!(!again.is_finished(), "{name}: {:?}", again.join());
-            assert_eq!(runtime.create_count(), begun, "{name} is made anew beside the work on it");
+            assert_eq!(runtime.create_count(), begun, "{name} is made again beside the work on it");
             runtime.remove_marker("hold");
             again.join().expect("a call does not panic").expect("it can be sent again");
         });
@@ -168,7 +168,7 @@ fn slow_start_is_awaited_with_external_containerd() {
     }
 }
 
-/// A later containerd, which is told for which tasks to keep the exit: for those that may run, and for no
+/// With a later containerd, which gets the list of tasks whose exit it is to keep: those that may run, and no
 /// other.
 #[test]
 fn daemon_starts_with_containers_of_a_removed_runtime() {

@@ -19,12 +19,12 @@ use super::{LIMIT, assert_no_leaks_since, refused, shim};
 
 /// A short shim timeout, so that a test need not wait for the default.
 const CONF: &str = "[containerd]\nshim_timeout_seconds = 1\n";
-/// How long a command may take that gives up on a shim, with a margin for a slow machine.
+/// Time for a command that gives up on a shim, with a margin for a slow machine.
 const SOON: Duration = Duration::from_secs(20);
 /// The header of each message: its length, the id of the call, type and flags.
 const HEAD: usize = 10;
 
-/// How the proxy answers.
+/// A wrong answer of the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BadAnswer {
     /// It does not answer.
@@ -39,7 +39,7 @@ enum BadAnswer {
     Endless,
 }
 
-/// Which call is answered so, and whether the call is forwarded to the real shim before.
+/// The call that gets the wrong answer, and whether it is forwarded to the real shim before.
 #[derive(Debug, Clone, Copy)]
 struct PlannedAnswer {
     method: &'static str,
@@ -157,8 +157,8 @@ fn method(request: &[u8]) -> &[u8] {
 }
 
 impl PlannedAnswer {
-    /// What the client gets if not the command's own result: the daemon asks containerd for what the shim
-    /// does not answer here.
+    /// The code that the client gets if not the command's own result: the daemon asks containerd for facts
+    /// that the shim does not answer here.
     const fn expected_code(self) -> Option<Code> {
         match (self.method.as_bytes(), self.answer) {
             (b"Exec" | b"Start", BadAnswer::Silence) => Some(Code::Unavailable),

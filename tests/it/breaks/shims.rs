@@ -22,10 +22,10 @@ const CONF: &str = "[containerd]\nshim_timeout_seconds = 2\n";
 /// The same, and the daemon scans for orphaned shims all the time.
 const SCANNING_CONF: &str =
     "[containerd]\nshim_timeout_seconds = 2\n[recovery]\nlook_seconds = 1\ngrace_milliseconds = 200\n";
-/// How long a call may take that gives up on a shim, with a margin for a slow machine.
+/// Time for a call that gives up on a shim, with a margin for a slow machine.
 const SOON: Duration = Duration::from_secs(20);
 
-/// How long a client waits for the exit of a container whose shim hangs.
+/// Time for which a client waits for the exit of a container whose shim hangs.
 const END_LIMIT: Duration = Duration::from_secs(4);
 
 #[test]
@@ -43,7 +43,7 @@ fn hung_shim_blocks_no_other_container_and_is_killed_when_unused() {
     let command = ["sh", "-c", "sleep 3.1434; exit 7"];
     std::thread::scope(|scope| {
         // A command that runs already ends while the shim hangs, and its client has set no timeout.
-        let ends = scope.spawn(|| soon.exec(&id, &command, 0).expect_err("nobody tells of its end"));
+        let ends = scope.spawn(|| soon.exec(&id, &command, 0).expect_err("nobody reports its end"));
         let begun = || {
             let all = processes::belonging_to(node.root().path());
             let runs = all.iter().any(|process| process.command == command.join(" "));
@@ -217,8 +217,8 @@ fn shim_with_changing_containers_is_not_killed_during_its_check() {
     assert_eq!(now.map(|process| process.started), Some(shared.started), "{}", node.daemon().tail());
 }
 
-/// How often containerd has logged that a task's shim hangs, which it does when the daemon scans for orphaned
-/// shims.
+/// Number of times that containerd has logged a hanging shim of a task, which it does when the daemon scans
+/// for orphaned shims.
 fn scan_count(node: &TestNode, task: &str) -> usize {
     let log = std::fs::read_to_string(node.root().state().join("containerd/containerd.log"));
     log.expect("containerd writes a log")
@@ -283,7 +283,7 @@ fn start_with_many_hung_shims_queries_only_those_needed_in_parallel() {
     // them do not answer.
     let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
     let last =
-        log.lines().rfind(|line| line.contains("recovered what a predecessor left")).expect("it is told");
+        log.lines().rfind(|line| line.contains("recovered what a predecessor left")).expect("it is logged");
     assert!(last.contains("shims_asked=3 shims_silent=3 "), "{last}");
     let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     for id in ids.iter().chain([&other]) {

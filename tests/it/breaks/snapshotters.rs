@@ -1,4 +1,4 @@
-//! A snapshotter that is missing or hangs: it is told by name, and costs nobody who does not use it.
+//! A snapshotter that is missing or hangs: it is reported by name, and affects nobody who does not use it.
 
 use std::cell::RefCell;
 
@@ -9,8 +9,8 @@ use switchyard_tests::node::TestNode;
 use super::LIMIT;
 use super::versions::node_behind_proxy;
 
-/// Whether the node tells of a snapshotter that does not answer.
-fn tells(node: &TestNode, name: &str) -> bool {
+/// Returns whether the node reports a snapshotter that does not answer.
+fn reports(node: &TestNode, name: &str) -> bool {
     let (status, body) = node.daemon().get("/readyz?verbose");
     let lines = body.lines().filter(|line| line.contains("snapshotters") && line.contains(name));
     status == 200 && lines.count() > 0
@@ -29,7 +29,7 @@ fn snapshotter_that_containerd_lacks_is_told_and_costs_nobody_else() {
     let node = TestNode::start_with(extra, |_| {});
     assert_eq!(node.pod("served").run_shell("echo works", |_| {}), "works");
     assert_usage_is_told(&node);
-    assert!(eventually(LIMIT, || tells(&node, "nobody")), "{:?}", node.daemon().get("/readyz?verbose"));
+    assert!(eventually(LIMIT, || reports(&node, "nobody")), "{:?}", node.daemon().get("/readyz?verbose"));
     let doctor = node.call(&["doctor"]);
     assert!(String::from_utf8_lossy(&doctor.stdout).contains("snapshotters: "), "{doctor:?}");
 }
@@ -48,13 +48,13 @@ fn snapshotter_that_hangs_does_not_delay_recovery_for_ever() {
     let served = || node.cri().containers().is_ok_and(|containers| containers.len() == 1);
     assert!(eventually(LIMIT, served), "{}", node.daemon().tail());
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
-    assert!(tells(&node, "overlayfs"), "{:?}", node.daemon().get("/readyz?verbose"));
+    assert!(reports(&node, "overlayfs"), "{:?}", node.daemon().get("/readyz?verbose"));
     let info = node.cri().images(async |mut client| client.image_fs_info(ImageFsInfoRequest {}).await);
-    info.expect("what the content store has is told");
+    info.expect("the content store is reported");
 
     silence(&[]);
     // What predecessors left in it is dealt with now.
-    assert!(eventually(LIMIT, || !tells(&node, "overlayfs")), "{}", node.daemon().tail());
+    assert!(eventually(LIMIT, || !reports(&node, "overlayfs")), "{}", node.daemon().tail());
     assert_eq!(node.pod("later").run_shell("echo works", |_| {}), "works");
     node.cri().stop(&id, 0).expect("it can be stopped");
 }

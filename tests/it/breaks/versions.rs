@@ -112,7 +112,7 @@ fn containerd_version_change_is_detected_and_its_features_are_used() {
     let shown = || node.daemon().get("/readyz?verbose").1.contains("[+]runtime ok: containerd v9.8.7");
     assert!(eventually(LIMIT, shown), "{}", node.daemon().get("/readyz?verbose").1);
     let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
-    assert!(log.contains("v9.8.7"), "the log does not tell of the new version: {}", node.daemon().tail());
+    assert!(log.contains("v9.8.7"), "the log does not show the new version: {}", node.daemon().tail());
     assert_eq!(retry("ExecSync", || node.cri().exec(&id, &["true"], 5)).exit_code, 0);
     assert_eq!(pod.run_shell("echo works", |_| {}), "works");
     assert_eq!(node.pod("later").run_shell("echo works", |_| {}), "works");

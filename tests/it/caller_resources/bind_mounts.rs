@@ -14,7 +14,7 @@ use switchyard_core::spec::{Mount, MountSource, Propagation, Signal, TaskSpec};
 
 use super::CallerFixture;
 
-/// What is at `path` below `root`, at `/data`.
+/// Mounts `path` below `root` at `/data`.
 fn beneath(root: &Path, path: &str, propagation: Propagation) -> impl FnOnce(&mut TaskSpec) {
     let mount = Mount {
         destination: "/data".into(),

@@ -20,9 +20,9 @@ use switchyard_tests::host::{eventually, free_port};
 
 use super::{CallerFixture, bridged};
 
-/// How long a server may take to answer.
+/// Time for a server to answer.
 const LIMIT: Duration = Duration::from_secs(20);
-/// How long one try may take.
+/// Time limit of one attempt.
 const TRY: Duration = Duration::from_secs(2);
 /// The number of sandboxes that are created concurrently.
 const MANY: u8 = 12;
@@ -67,7 +67,7 @@ async fn bridge_works_with_and_without_node_networks() {
     let found = caller.backend.fresh_status().await.network;
     assert!(
         matches!(found, Condition::False { .. }),
-        "kubelets are told that the node has no network: {found:?}"
+        "kubelets learn that the node has no network: {found:?}"
     );
     let refused = caller.try_sandbox(|_| {}).await.expect_err("the node has no network");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{}", refused.report());

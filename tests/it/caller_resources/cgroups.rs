@@ -13,7 +13,7 @@ use super::CallerFixture;
 const ROOT: &str = "/sys/fs/cgroup";
 const MIB: i64 = 1 << 20;
 
-/// What an agent makes for one task, and removes.
+/// Cgroups that an agent makes for one task, and removes.
 struct CallerCgroups {
     /// Below the root of each hierarchy.
     path: PathBuf,

@@ -16,7 +16,7 @@ use switchyard_tests::host::eventually;
 
 use super::CallerFixture;
 
-/// How long words may be on their way.
+/// Time for words to arrive.
 const LIMIT: Duration = Duration::from_secs(20);
 /// The number of tasks that print and exit concurrently.
 const SHORT: usize = 10;

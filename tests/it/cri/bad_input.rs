@@ -195,7 +195,7 @@ fn device(path: &str, permissions: &str) -> Device {
     Device { host_path: path.into(), container_path: "/dev/x".into(), permissions: permissions.into() }
 }
 
-/// What is wrong with the answer to a malformed request, if anything.
+/// The fault of the answer to a malformed request, if there is one.
 fn wrong<T>(field: &str, answer: Result<T, Status>) -> Option<String> {
     let Err(status) = answer else { return Some(format!("{field}: accepted")) };
     let known = matches!(status.code(), Code::InvalidArgument | Code::NotFound);

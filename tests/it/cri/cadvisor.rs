@@ -1,5 +1,5 @@
-//! What a kubelet's cAdvisor needs of our containers. It queries containerd itself for the containers that it
-//! finds as cgroups: so these tests check containerd's objects and cgroups, and do not run cAdvisor.
+//! Requirements of a kubelet's cAdvisor on our containers. It queries containerd itself for the containers
+//! that it finds as cgroups: so these tests check containerd's objects and cgroups, and do not run cAdvisor.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use switchyard_tests::host::cgroups;
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::prereq;
 
-/// What `ctr` says in the one namespace that cAdvisor reads.
+/// The output of `ctr` in the one namespace that cAdvisor reads.
 fn ctr(node: &TestNode, words: &[&str]) -> String {
     let socket = node.root().containerd_socket().expect("the daemon has started containerd");
     let mut command = Command::new(prereq::require("ctr", "containerd"));
@@ -24,7 +24,7 @@ fn object(node: &TestNode, id: &str) -> Value {
     serde_json::from_str(&ctr(node, &["containers", "info", id])).expect("it prints JSON")
 }
 
-/// Whether containerd has a process of this id.
+/// Returns whether containerd has a process of this id.
 fn has_task(node: &TestNode, id: &str) -> bool {
     ctr(node, &["tasks", "ls", "-q"]).lines().any(|line| line == id)
 }

@@ -14,7 +14,7 @@ use tonic::Code;
 /// The capabilities of a container that asks for nothing, as everybody has them.
 const DEFAULT_CAPABILITIES: &str = "00000000a80425fb";
 
-/// Who owns nothing here.
+/// A user that owns nothing here.
 const NOBODY: u32 = 65_534;
 
 const CAPABILITIES: &str = "sed -n 's/^Cap\\(Eff\\|Bnd\\|Amb\\):\\t//p' /proc/self/status";

@@ -12,7 +12,7 @@ use switchyard_tests::node::{TestNode, TestPod, log_content};
 use switchyard_tests::registry_proxy::RegistryFault;
 use tonic::Request;
 
-/// How long something may take to come back.
+/// Time for something to come back.
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// Waits for a random time of up to `most` milliseconds.

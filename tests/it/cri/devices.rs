@@ -5,7 +5,7 @@ use std::fs;
 use switchyard_proto::cri::v1::{CdiDevice, ContainerConfig};
 use switchyard_tests::node::TestNode;
 
-/// What a vendor of two devices has written, in YAML.
+/// Writes the CDI file of a vendor of two devices, in YAML.
 fn vendor(node: &TestNode, name: &str) {
     let hook = node.root().path().join(format!("hook-{name}"));
     let text = format!(

@@ -13,7 +13,7 @@ use switchyard_tests::host::cgroups;
 use switchyard_tests::node::{TestNode, TestPod};
 use tonic::{Code, Response, Status};
 
-/// How long an event may be on its way.
+/// Time for an event to arrive.
 const SOON: Duration = Duration::from_secs(20);
 
 /// The events that a client gets about one pod until the pod is gone or the stream is cut.
@@ -49,7 +49,7 @@ fn pod_lifecycle_events_include_the_exit_reason() {
     thread::scope(|scope| {
         scope.spawn(|| follow(node.cri(), &uid, &tell));
         assert!(events.recv_timeout(SOON).expect("events are served").is_none());
-        let next = || events.recv_timeout(SOON).expect("it is told soon").expect("it is an event");
+        let next = || events.recv_timeout(SOON).expect("it is reported soon").expect("it is an event");
         let pod = node.run(config.clone());
         let made = next();
         let ready = next();
@@ -104,7 +104,8 @@ fn resubscriber_gets_running_containers_after_daemon_kill() {
     let (tell, events) = mpsc::channel();
     thread::scope(|scope| {
         let first = scope.spawn(|| follow(node.cri(), &uid, &tell));
-        let standing: Vec<_> = (0..3).map(|_| events.recv_timeout(SOON).expect("it is told soon")).collect();
+        let standing: Vec<_> =
+            (0..3).map(|_| events.recv_timeout(SOON).expect("it is reported soon")).collect();
         assert!(standing[0].is_none());
         node.daemon().kill9();
         first.join().expect("the stream is cut");
@@ -112,7 +113,7 @@ fn resubscriber_gets_running_containers_after_daemon_kill() {
         let again = scope.spawn(|| follow(node.cri(), &uid, &tell));
         assert!(events.recv_timeout(SOON).expect("events are served").is_none());
         let kinds: BTreeMap<_, _> = (0..2)
-            .map(|_| events.recv_timeout(SOON).expect("it is told soon").expect("it is an event"))
+            .map(|_| events.recv_timeout(SOON).expect("it is reported soon").expect("it is an event"))
             .map(|event| (event.container_id.clone(), event.container_event_type()))
             .collect();
         let expected = [pod.id().to_owned(), id.clone()].map(|id| (id, Kind::ContainerStartedEvent));
@@ -213,7 +214,7 @@ fn thousand_stalled_event_clients_cost_little_and_block_nobody() {
     );
 }
 
-/// What critest lets a runtime leave out, and what has no source on every node.
+/// Metrics that critest lets a runtime leave out, and metrics that have no source on every node.
 const OPTIONAL_METRICS: [&str; 16] = [
     "container_blkio_device_usage_total",
     "container_fs_reads_bytes_total",

@@ -1,4 +1,4 @@
-//! How containers exit: exit codes, reasons, grace periods, and processes that an exec leaves behind.
+//! Exits of containers: exit codes, reasons, grace periods, and processes that an exec leaves behind.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tonic::Code;
 /// Memory that a shell needs, and a hog has not enough of.
 const LITTLE: i64 = 20 << 20;
 
-/// How long it may take until something is cleaned up that no call waits for.
+/// Time for a cleanup that no call waits for.
 const LIMIT: Duration = Duration::from_secs(30);
 
 #[test]

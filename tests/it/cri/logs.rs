@@ -39,7 +39,7 @@ fn log_reopen_leaves_the_old_file_untouched() {
     let rotated = path.with_extension("log.1");
     pod.wait_log("main", |lines| lines.len() > 5);
     fs::rename(&path, &rotated).expect("a log can be renamed");
-    node.cri().reopen_log(&id).expect("it can be opened anew");
+    node.cri().reopen_log(&id).expect("it can be reopened");
     let old = fs::read_to_string(&rotated).expect("the old one is there");
     let new = pod.wait_log("main", |lines| lines.len() > 5);
     assert_eq!(fs::read_to_string(&rotated).expect("the old one is there"), old, "the old one has grown");
@@ -69,7 +69,7 @@ fn symlink_at_the_log_path_is_not_followed() {
             .contains(&format!("log {} cannot be written: it is a symbolic link", path.display())),
         "{status}"
     );
-    // Nor when the log is opened anew.
+    // Nor when the log is reopened.
     let other = pod.start_shell("other", "while :; do echo line; sleep 0.01; done");
     let log = pod.log_path("other");
     pod.wait_log("other", |lines| lines.len() > 5);

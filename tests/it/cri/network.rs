@@ -17,7 +17,7 @@ use tonic::Code;
 
 /// Serves a page on port 80.
 const SERVE: &str = "mkdir /tmp/www; echo hello > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www";
-/// How long a server may take to answer.
+/// Time for a server to answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn answers(address: SocketAddr) -> bool {
@@ -218,7 +218,7 @@ fn without_network_configuration_only_host_network_pods_run() {
     let network_ready = || {
         let request = StatusRequest::default();
         let answer = node.cri().runtime(async |mut client| client.status(request).await);
-        let conditions = answer.expect("it tells its status").status.expect("it has one").conditions;
+        let conditions = answer.expect("it reports its status").status.expect("it has one").conditions;
         conditions.into_iter().find(|condition| condition.r#type == "NetworkReady").expect("it is reported")
     };
     let condition = network_ready();

@@ -81,7 +81,7 @@ fn target_pid_namespace_is_joined() {
     assert_eq!(node.cri().sh(&debugger, "tr '\\0' ' ' < /proc/1/cmdline"), "sleep 31415 ");
     node.cri().stop(&debugger, 0).expect("it can be stopped");
     node.cri().remove(&debugger).expect("it can be removed");
-    node.cri().status(&target).expect("the target goes on");
+    node.cri().status(&target).expect("the target continues");
     let status = pod.try_create(&join("")).expect_err("it names no target");
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     let status = pod.try_create(&join("nobody")).expect_err("its target is nobody");

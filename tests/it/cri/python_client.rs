@@ -13,9 +13,9 @@ use switchyard_tests::prereq::require_file;
 
 /// Debian's: another one on `PATH` does not see Debian's modules.
 const PYTHON: &str = "/usr/bin/python3";
-/// Where Debian's package puts the client library.
+/// Path of the client library in Debian's package.
 const GRPCIO: &str = "/usr/lib/python3/dist-packages/grpc/__init__.py";
-/// What an old kubelet's clients call, by the same socket.
+/// The service that an old kubelet's clients call, by the same socket.
 const V1ALPHA2: &str = "/runtime.v1alpha2.RuntimeService";
 /// The current service.
 pub(crate) const RUNTIME: &str = "/runtime.v1.RuntimeService";

@@ -1,4 +1,4 @@
-//! What survives kills of the daemon, containerd and the logkeeper, in any order.
+//! Recovery after kills of the daemon, containerd and the logkeeper, in any order.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,7 @@ use switchyard_tests::node::{TestNode, TestPod, log_content};
 
 /// Prints a number each hundredth of a second or so.
 const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done";
-/// How long something may take to come back.
+/// Time for something to come back.
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// Fails unless the numbers in a log are complete up to its end, which is later than now.

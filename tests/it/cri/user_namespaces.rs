@@ -15,7 +15,7 @@ use switchyard_tests::image::{LayerBuilder, busybox};
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::prereq;
 
-/// What the root inside is on the host.
+/// The host's id of the root inside.
 const ROOT: u32 = 200_000;
 
 fn map() -> Vec<IdMapping> {
@@ -31,10 +31,10 @@ fn pod<'n>(node: &'n TestNode, name: &str, pid: NamespaceMode) -> TestPod<'n> {
     })
 }
 
-/// Whether the handler of this name can make user namespaces, as Status says.
+/// Returns whether the handler of this name can make user namespaces, as Status says.
 fn supports_user_namespaces(node: &TestNode, handler: &str) -> bool {
     let answer = node.cri().runtime(async |mut client| client.status(StatusRequest::default()).await);
-    let handlers = answer.expect("it tells its status").runtime_handlers;
+    let handlers = answer.expect("it reports its status").runtime_handlers;
     let found = handlers.into_iter().find(|found| found.name == handler).expect("it is configured");
     found.features.is_some_and(|features| features.user_namespaces)
 }
@@ -125,7 +125,7 @@ fn named_volume_owners_are_equal_with_and_without_a_user_namespace() {
     node.assert_clean();
 }
 
-/// How many processes of the node run as the root inside.
+/// Number of processes of the node that run as the root inside.
 fn processes_of_root(node: &TestNode) -> usize {
     let procs = fs::read_dir("/proc").expect("there is a /proc");
     let mapped = |entry: &fs::DirEntry| {

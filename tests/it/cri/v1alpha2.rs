@@ -250,7 +250,7 @@ fn network_priority_is_applied_or_rejected_by_name() {
         let id = made.expect("this kernel has priorities");
         node.cri().start(&id).expect("it starts");
         let map = cgroups::value(&id, ["net_prio.ifpriomap"; 2]);
-        let cards = fs::read_dir("/sys/class/net").expect("the kernel tells its interfaces").flatten();
+        let cards = fs::read_dir("/sys/class/net").expect("the kernel lists its interfaces").flatten();
         for card in cards.filter(|card| card.path().join("device").exists()) {
             let line = format!("{} 3", card.file_name().display());
             assert!(map.lines().any(|other| other == line), "{line} is not in {map}");

@@ -106,7 +106,7 @@ fn recursive_read_only_mount_is_applied() {
     let features = node
         .cri()
         .runtime(async |mut client| client.status(StatusRequest::default()).await)
-        .expect("it tells its status");
+        .expect("it reports its status");
     assert!(features.features.expect("they are reported").supplemental_groups_policy);
     let recursive = features
         .runtime_handlers

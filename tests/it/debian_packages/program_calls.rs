@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What may stand before a command.
+/// Words that may stand before a command.
 const BEFORE: [&str; 13] =
     ["!", "{", "do", "elif", "else", "env", "exec", "if", "then", "time", "timeout", "until", "while"];
 
@@ -34,7 +34,7 @@ pub(super) fn of_script(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// Where a character of a script stands.
+/// State of a lexer of scripts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LexState {
     /// Among commands: of the script, of a subshell, of a substitution.

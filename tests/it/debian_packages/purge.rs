@@ -1,4 +1,4 @@
-//! Which processes a purge of the package takes for those of its node, whose containers it refuses to lose.
+//! Detection of the node's own processes by a purge of the package, which refuses to lose their containers.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -69,8 +69,8 @@ impl Node {
         self.scratch.path().join(name)
     }
 
-    /// What a function of the scripts prints, sorted.
-    fn told(&self, function: &str) -> Vec<String> {
+    /// The output of a function of the scripts, sorted.
+    fn output(&self, function: &str) -> Vec<String> {
         let script = format!(
             "set -e; . {}/deploy/debian/common.sh; run={1}/run state={1}/state external={1}/external; {function}",
             repository().display(),
@@ -153,7 +153,7 @@ fn purge_finds_processes_of_the_nodes_own_root_alone() {
     assert!(eventually(LIMIT, all_run), "{:?}", processes::all());
     let mut expected = [own.pid(), in_own_mounts.pid()];
     expected.sort();
-    assert_eq!(node.told("managed"), expected);
+    assert_eq!(node.output("managed"), expected);
     drop((of_user, in_own_pids, in_own_root));
 }
 
@@ -162,7 +162,7 @@ fn purge_finds_processes_of_the_nodes_own_root_alone() {
 fn purge_takes_no_users_process_for_a_shim() {
     let node = Node::new();
     let (shim, main) = node.shim("");
-    assert_eq!((node.told("shims"), node.told("running_pids")), (vec![shim.pid()], vec![main]));
+    assert_eq!((node.output("shims"), node.output("running_pids")), (vec![shim.pid()], vec![main]));
     let address = node.dir("run").join("containerd/containerd.sock");
     let mut command = Command::new("bash");
     command
@@ -173,7 +173,7 @@ fn purge_takes_no_users_process_for_a_shim() {
     let mut of_user = Running::start(&mut command);
     of_user.line();
     drop(shim);
-    assert_eq!((node.told("shims"), node.told("running_pids")), (Vec::new(), Vec::new()));
+    assert_eq!((node.output("shims"), node.output("running_pids")), (Vec::new(), Vec::new()));
     drop(of_user.0.stdin.take());
     of_user.0.wait().expect("it ends with its input");
 }
@@ -185,18 +185,22 @@ fn purge_finds_a_container_whose_files_alone_are_lost() {
     // What another one has left that has exited.
     node.bundle(&state, "exited", &exited());
     let (shim, main) = node.shim("");
-    assert_eq!(node.told("running_pids"), [main.as_str()]);
-    // With its own files it is told once.
+    assert_eq!(node.output("running_pids"), [main.as_str()]);
+    // With its own files it is printed once.
     let bundle = node.bundle(&state, "runs", &main);
-    assert_eq!(node.told("running_pids"), [main.as_str()]);
+    assert_eq!(node.output("running_pids"), [main.as_str()]);
     kill(Pid::from_raw(main.parse().expect("it is a number")), Signal::SIGKILL).expect("it runs");
-    assert!(eventually(LIMIT, || node.told("running_pids").is_empty()), "{:?}", node.told("running_pids"));
+    assert!(
+        eventually(LIMIT, || node.output("running_pids").is_empty()),
+        "{:?}",
+        node.output("running_pids")
+    );
     drop(shim);
 
     // A command in a container is none.
     let (_shim, main) = node.shim("setpriv --pdeathsig KILL sleep 1000 &");
     fs::write(bundle.join("init.pid"), &main).expect("the scratch directory can be written");
-    assert_eq!(node.told("running_pids"), [main]);
+    assert_eq!(node.output("running_pids"), [main]);
 }
 
 #[test]
@@ -218,12 +222,12 @@ fn purge_finds_containers_of_an_external_containerd_after_the_run_directory_was_
     // A pod that mounts our directory, as one that collects logs.
     let collector = node.bundle(&external, &ID.replace('5', "8"), &foreign.pid());
     write(&collector, &node.dir("state").display().to_string());
-    assert_eq!(node.told("running_pids"), [main.pid()]);
+    assert_eq!(node.output("running_pids"), [main.pid()]);
 
     // The process of a pod has the pod's id.
     let infra = Running::start(&mut waiting("infra"));
     node.bundle(&external, ID, &infra.pid());
     let mut expected = [main.pid(), infra.pid()];
     expected.sort();
-    assert_eq!(node.told("running_pids"), expected);
+    assert_eq!(node.output("running_pids"), expected);
 }

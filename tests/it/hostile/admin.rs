@@ -7,7 +7,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use switchyard_tests::http;
 use switchyard_tests::node::TestNode;
 
-/// How many connections a stranger holds.
+/// Number of connections that a stranger holds.
 const HELD: usize = 10_000;
 
 #[test]
@@ -49,7 +49,7 @@ fn admin_tcp_address_discloses_no_name_path_or_pid() {
         let (status, text) = node.daemon().get_from_admin_address(path);
         assert_eq!(status, 200, "{path}: {text}");
         for secret in [run.as_str(), "secret-pod", pod.id(), &format!("process {}", node.daemon().pid())] {
-            assert!(!text.contains(secret), "{path} tells strangers of {secret}: {text}");
+            assert!(!text.contains(secret), "{path} shows strangers {secret}: {text}");
         }
     }
     for path in ["/v1/objects", "/v1/devices"] {

@@ -17,7 +17,7 @@ use super::peak_memory;
 /// More loads at a time than the daemon has threads for calls that block.
 const LOADS: usize = 140;
 
-/// How long the daemon may take to stop reading an archive after its client has given up.
+/// Time for the daemon to stop reading an archive after its client has given up.
 const SOON: Duration = Duration::from_secs(20);
 
 /// The header of an entry of this type and size, in GNU's form.

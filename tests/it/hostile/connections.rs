@@ -1,5 +1,4 @@
-//! What a client of a gRPC socket may send and hold before any call is served: the `:authority`, connections,
-//! streams.
+//! Hostile use of a gRPC socket before any call is served: the `:authority`, connections, streams.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -15,9 +15,9 @@ use switchyard_tests::registry::Registry;
 use switchyard_tests::registry_proxy::{Access, RegistryFault, RegistryProxy};
 use tonic::{Code, Status};
 
-/// What a pull may take that is refused after all its tries.
+/// Time for a pull that is refused after all its tries.
 const SOON: Duration = Duration::from_secs(60);
-/// How often a fault is planned that is to outlast all tries.
+/// Number of planned faults that outlasts all tries.
 const MORE_THAN_RETRIES: usize = 8;
 const MIB: u64 = 1 << 20;
 
@@ -93,7 +93,7 @@ impl WatchedNode {
         self.plan(&format!("/manifests/{tag}"), &answer(200, &[("Content-Type", kind)], &body));
     }
 
-    /// How often blobs were requested.
+    /// Number of requests for blobs.
     fn blobs(&self) -> usize {
         self.node.registry().proxy().count("/blobs/")
     }

@@ -1,4 +1,4 @@
-//! What a job's `config` can open of the host.
+//! Access to the host by a job's `config`.
 
 use std::time::Duration;
 

@@ -15,10 +15,10 @@ use switchyard_tests::leak_scan::{NAMESPACE, ctr};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 
-/// How long something may take to happen.
+/// Time for something to happen.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What the client sets each of them to; no value of the daemon's own is like it.
+/// The value that the client gives each of them; no value of the daemon's own is like it.
 const VALUE: &str = "set-by-a-client";
 
 /// Keys that a program below the daemon reads, at least one for each such program.
@@ -77,9 +77,9 @@ fn mixed() -> BTreeMap<String, String> {
     hostile().into_iter().chain(HARMLESS.map(|key| (key.to_owned(), "kept".to_owned()))).collect()
 }
 
-/// What `ctr` prints.
+/// The output of `ctr`.
 #[track_caller]
-fn told(node: &TestNode, words: &[&str]) -> String {
+fn ctr_text(node: &TestNode, words: &[&str]) -> String {
     let socket = node.root().containerd_socket().expect("the node has a containerd");
     let lines = ctr(&socket, NAMESPACE, words);
     assert!(!lines.iter().any(|line| line.starts_with("unknown: ")), "{lines:?}");
@@ -89,7 +89,7 @@ fn told(node: &TestNode, words: &[&str]) -> String {
 /// A container object as containerd stores it.
 #[track_caller]
 fn object(node: &TestNode, id: &str) -> Value {
-    serde_json::from_str(&told(node, &["containers", "info", id])).expect("it prints JSON")
+    serde_json::from_str(&ctr_text(node, &["containers", "info", id])).expect("it prints JSON")
 }
 
 /// Fails if anything that a client has set under a reserved key is on a container object, or on the snapshot
@@ -104,7 +104,7 @@ fn assert_unseen(node: &TestNode, id: &str) {
         }
     }
     if object["SnapshotKey"] == id {
-        let snapshot = told(node, &["snapshots", "info", id]);
+        let snapshot = ctr_text(node, &["snapshots", "info", id]);
         assert!(!snapshot.contains(VALUE), "{snapshot}");
     }
 }
@@ -150,7 +150,7 @@ fn reserved_client_labels_are_kept_off_containerd_objects_and_returned() {
     let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
     agent.driver().start(&task.config).expect("it starts");
 
-    let ids = told(&node, &["containers", "ls", "-q"]);
+    let ids = ctr_text(&node, &["containers", "ls", "-q"]);
     assert_eq!(ids.lines().count(), 6, "{ids}");
     for id in ids.lines() {
         assert_unseen(&node, id);
@@ -214,7 +214,7 @@ impl<'n> RestartBait<'n> {
         fs::write(&file, spec.to_string()).expect("the root can be written");
         let config = file.to_str().expect("it is UTF-8");
         let label = "containerd.io/restart.status=running";
-        told(node, &["containers", "create", "--label", label, "--config", config, id]);
+        ctr_text(node, &["containers", "create", "--label", label, "--config", config, id]);
         Self { node, id }
     }
 }
@@ -222,7 +222,7 @@ impl<'n> RestartBait<'n> {
 impl Drop for RestartBait<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            told(self.node, &["containers", "rm", self.id]);
+            ctr_text(self.node, &["containers", "rm", self.id]);
             // A round in progress would continue with it, and leave its directory behind.
             self.node.external_containerd().expect("it is not the daemon's own").restart();
             let tasks = self.node.root().run().join("containerd/state/io.containerd.runtime.v2.task");
@@ -231,7 +231,7 @@ impl Drop for RestartBait<'_> {
     }
 }
 
-/// What containerd has written of what it does.
+/// The log of containerd.
 fn log(node: &TestNode) -> String {
     fs::read_to_string(node.root().state().join("containerd/containerd.log"))
         .expect("containerd writes a log")
@@ -263,7 +263,7 @@ fn restart_monitor_labels_of_a_pod_have_no_effect() {
 #[test]
 fn managed_containerd_has_no_restart_monitor() {
     let node = TestNode::shared();
-    let plugins = told(&node, &["plugins", "ls"]);
+    let plugins = ctr_text(&node, &["plugins", "ls"]);
     let on: Vec<_> = plugins.lines().filter(|line| line.contains(" restart ")).collect();
     assert!(!plugins.is_empty() && on.is_empty(), "{on:?}");
 }
@@ -297,7 +297,7 @@ fn recovery_removes_reserved_client_labels_of_earlier_versions() {
             .collect();
         let words: Vec<_> =
             ["containers", "label", id].into_iter().chain(pairs.iter().map(String::as_str)).collect();
-        told(&node, &words);
+        ctr_text(&node, &words);
         assert_eq!(object(&node, id)["Labels"]["containerd.io/restart.status"], "running");
     }
     node.daemon().restart();

@@ -1,5 +1,5 @@
-//! Which process can read whose memory: by ptrace(2), in /proc, or from a core dump. All three depend on
-//! whether the process is dumpable (prctl(2)).
+//! Access of processes to the memory of others: by ptrace(2), in /proc, or from a core dump. All three depend
+//! on whether the process is dumpable (prctl(2)).
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ use switchyard_tests::prereq::require;
 /// Without this capability, which overrides the mark, root sees of other processes of root what it may.
 const BOUNDED: &str = "--bounding-set=-sys_ptrace";
 
-/// Whether root without `CAP_SYS_PTRACE` can read the memory of a process that has no more capabilities than
-/// that.
+/// Returns whether root without `CAP_SYS_PTRACE` can read the memory of a process that has no more
+/// capabilities than that.
 fn is_dumpable(pid: i32) -> bool {
     let link = PathBuf::from(format!("/proc/{pid}/exe"));
     assert!(link.symlink_metadata().is_ok(), "process {pid} has ended");

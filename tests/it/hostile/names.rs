@@ -86,8 +86,8 @@ const TASKS: &[Field<nomad::TaskConfig>] = &[
 /// Keys of a task's `config`.
 const OPTIONS: [&str; 6] = ["image", "hostname", "work_dir", "runtime", "network_mode", "load"];
 
-/// What a refusal of an option may say instead of its name: the text of the runtime, or what has been done
-/// for it.
+/// Texts that a refusal of an option may have instead of its name: that of the runtime, or the step that was
+/// taken for it.
 const REFUSAL_ALTERNATIVES: [(&str, &str); 2] = [("image", "pull"), ("work_dir", "mkdir")];
 
 /// Texts of every kind and length that something gives a meaning.
@@ -155,7 +155,7 @@ impl NodeServerPids {
     }
 }
 
-/// What a name made outside of the directories that are for it.
+/// Paths that a name made outside of the directories that are for it.
 fn paths_made_by_names(node: &TestNode) -> Vec<String> {
     let root = node.root().path();
     let mut dirs: Vec<_> = root.ancestors().map(Path::to_owned).collect();
@@ -171,14 +171,14 @@ fn paths_made_by_names(node: &TestNode) -> Vec<String> {
     marked.map(|entry| entry.path().display().to_string()).collect()
 }
 
-/// How a failure message shows a text.
+/// A text as a failure message shows it.
 fn shown(text: &str) -> String {
     let start: String = text.chars().take(40).collect();
     format!("{start:?} of {} bytes", text.len())
 }
 
-/// What is wrong with a refusal, if anything: its code must blame the client, and its text must name the
-/// field and fit into a trailer.
+/// The fault of a refusal, if there is one: its code must blame the client, and its text must name the field
+/// and fit into a trailer.
 fn wrong(field: &str, text: &str, status: &Status) -> Option<String> {
     let codes = [
         Code::InvalidArgument,
@@ -209,7 +209,9 @@ fn arbitrary_pod_names_are_used_or_rejected_by_field() {
                     let as_asked = status.metadata == config.metadata
                         && status.labels == config.labels
                         && status.annotations == config.annotations;
-                    faults.extend((!as_asked).then(|| format!("{field} = {}: told otherwise", shown(&text))));
+                    faults.extend(
+                        (!as_asked).then(|| format!("{field} = {}: reported otherwise", shown(&text))),
+                    );
                     node.cri().remove_pod(&id).expect("it can be removed");
                 }
                 Err(status) => faults.extend(wrong(field, &text, &status)),
@@ -242,7 +244,9 @@ fn arbitrary_container_names_are_used_or_rejected_by_field() {
                     let as_asked = status.metadata == config.metadata
                         && status.labels == config.labels
                         && status.annotations == config.annotations;
-                    faults.extend((!as_asked).then(|| format!("{field} = {}: told otherwise", shown(&text))));
+                    faults.extend(
+                        (!as_asked).then(|| format!("{field} = {}: reported otherwise", shown(&text))),
+                    );
                     if *field == "config.log_path" {
                         faults.extend(check_log_path(&node, &id, &status.log_path, &text));
                     }

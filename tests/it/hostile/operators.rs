@@ -1,5 +1,5 @@
-//! What the tools of operators have to bear: a storm of scrapes, names that are markup or very long, and a full
-//! disk below the audit log.
+//! Stress on the tools of operators: a storm of scrapes, names that are markup or very long, and a full disk
+//! below the audit log.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,13 +16,13 @@ use switchyard_tests::nomad::{Agent, TaskSetup};
 
 use super::{ServerPids, assert_alive, peak_memory};
 
-/// How many scrapes are requested; `SWITCHYARD_TEST_SCRAPES` sets another number.
+/// Number of requested scrapes; `SWITCHYARD_TEST_SCRAPES` sets another number.
 const SCRAPES: usize = 2_000;
 
-/// How many clients request them.
+/// Number of clients that request them.
 const CLIENTS: usize = 200;
 
-/// How long something may take to appear.
+/// Time for something to appear.
 const LIMIT: Duration = Duration::from_secs(40);
 
 #[test]
@@ -73,8 +73,8 @@ fn storm_of_scrapes_leaves_pods_and_memory_alone() {
     assert_alive(&node, &before);
 }
 
-/// Whether this is one sample of the text format: a name, labels in quotes without an unescaped one inside, a
-/// number.
+/// Returns whether this is one sample of the text format: a name, labels in quotes without an unescaped one
+/// inside, a number.
 fn is_sample(line: &str) -> bool {
     let Some((series, value)) = line.rsplit_once(' ') else { return false };
     let (is_escaped, is_quoted) = series.bytes().fold((false, false), |(is_escaped, is_quoted), byte| {

@@ -19,10 +19,10 @@ use tonic::Code;
 
 use super::{LONG, ServerPids, assert_alive};
 
-/// How deep the trees are that containers make: deeper than the stack of a thread is for a recursion.
+/// Depth of the trees that containers make: deeper than the stack of a thread is for a recursion.
 const DEEP: usize = 14_000;
 
-/// How many directories are below this one, each in the other.
+/// Number of directories below this one, each in the other.
 fn depth(top: &Path) -> usize {
     depth_of(top, "d")
 }
@@ -81,7 +81,7 @@ fn image_volume(node: &TestNode, container: &str) -> PathBuf {
     node.root().state().join("tasks").join(container).join("volumes/0")
 }
 
-/// What containerd's snapshotter has in the upper directories of containers: which of them hold a deep tree.
+/// The deep trees in the upper directories of containers, in containerd's snapshotter.
 fn deep_snapshots(node: &TestNode) -> Vec<PathBuf> {
     let all = node.root().state().join("containerd/root/io.containerd.snapshotter.v1.overlayfs/snapshots");
     let snapshots = fs::read_dir(&all).expect("containerd keeps them there").flatten();
@@ -147,7 +147,7 @@ fn deep_directory_tree_is_removed_after_daemon_kill() {
     node.assert_clean();
 }
 
-/// How deep the tree of an image is, of directories with this name: so deep that a path is as long as it can be with
+/// Depth of an image's tree of directories with this name: so deep that a path is as long as it can be with
 /// which containerd unpacks it. For each directory of a path containerd follows the path from the root of the layers
 /// below, which takes it 45 seconds of processor for 1,900 directories; the copy of deeper trees has tests in
 /// `backends/tree`.

@@ -22,7 +22,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// A page that takes long, whose answer nobody reads.
 const PAGE: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// What a service manager receives from the daemon.
+/// Messages that a service manager receives from the daemon.
 struct Notifications {
     socket: UnixDatagram,
     path: PathBuf,
@@ -55,7 +55,7 @@ impl Notifications {
     }
 }
 
-/// Opens connections, says this on each, reads nothing, and begins again, until it is told to stop.
+/// Opens connections, says this on each, reads nothing, and begins again, until it is stopped.
 fn storm(socket: &Path, words: &[u8], stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let mut held = Vec::new();

@@ -16,7 +16,7 @@ fn guarded(access: Access, name: &str) {
     for (what, credentials) in [("nothing", None), ("a wrong password", auth("user", "wrong"))] {
         let status = node.cri().pull(&reference, credentials).expect_err("it is private");
         assert_eq!(status.code(), Code::Unauthenticated, "with {what}: {status}");
-        assert!(!status.message().contains("wrong"), "the password is told: {status}");
+        assert!(!status.message().contains("wrong"), "the password is shown: {status}");
     }
     assert_eq!(node.cri().image(&reference).expect("it is asked for"), None);
     node.cri().pull(&reference, auth("user", "secret")).expect("that is the password");

@@ -1,4 +1,4 @@
-//! What a power cut, a bad sector or an operator has damaged in containerd's store costs the image that it
+//! Damage in containerd's store by a power cut, a bad sector or an operator: it costs the image that it
 //! belongs to, and the next pull replaces it.
 
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use tonic::Code;
 
 use crate::images::{which, with_file};
 
-/// How long containerd may take until what was removed is gone.
+/// Time for containerd to drop removed content.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn open(file: &Path) -> File {
@@ -49,7 +49,7 @@ fn pulled(node: &TestNode, name: &str) -> (String, Image) {
     (reference, image)
 }
 
-/// Why no container can be created from an image.
+/// The error of creating a container from an image.
 #[track_caller]
 fn refusal(node: &TestNode, reference: &str) -> tonic::Status {
     let pod = node.pod("refused");
@@ -76,7 +76,7 @@ fn remove_snapshots_since(node: &TestNode, before: &[String]) {
     assert!(removed, "{:?}", left());
 }
 
-/// What is done to a file of the content store.
+/// Damages a file of the content store.
 type Damage = fn(&Path);
 
 #[test]

@@ -19,8 +19,8 @@ use switchyard_tests::ustar::{self, TarEntry, TarEntryKind};
 use super::ownership::{TwoOwners, run};
 use crate::images::with_file;
 
-/// How long containerd may take to collect what nothing holds: it pauses for up to 50 times as long as a collection takes, and beside
-/// other tests one takes up to a second.
+/// Time for containerd to collect unreferenced content: it pauses for up to 50 times as long as a collection
+/// takes, and beside other tests one takes up to a second.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Writes an image as `docker save` does.

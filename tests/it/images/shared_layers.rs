@@ -14,7 +14,7 @@ use tonic::{Code, Request};
 
 use crate::images::{auth, downloads, which};
 
-/// How long something may take that is waited for.
+/// Time limit of anything that is waited for.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The layer that the images of a test have in common.
@@ -28,7 +28,7 @@ fn with_common(seed: u64, name: &str) -> Image {
     busybox().layer(common(seed)).layer(own).build()
 }
 
-/// Whether a pull has requested its layers: it requests its configuration at that time.
+/// Returns whether a pull has requested its layers: it requests its configuration at that time.
 fn has_begun(registry: &Registry, image: &Image) -> bool {
     eventually(LIMIT, || downloads(registry, &image.config.digest) == 1)
 }
@@ -86,7 +86,7 @@ fn shared_layer_download_survives_cancellation_of_one_pull() {
         let status = hasty.join().expect("a call does not panic").expect_err("its layer was held");
         assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
         node.registry().proxy().release();
-        patient.join().expect("a call does not panic").expect("it goes on");
+        patient.join().expect("a call does not panic").expect("it continues");
     });
     assert_eq!(downloads(node.registry(), layer), 1, "{:#?}", node.registry().proxy().requests());
     assert_eq!(node.cri().image(&given_up).expect("it is asked for"), None);

@@ -11,7 +11,7 @@ use tonic::{Code, Request};
 
 use crate::images::{downloads, unique};
 
-/// How long it may take until a transfer is given up or cleaned up.
+/// Time until a transfer is given up or cleaned up.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
@@ -77,7 +77,7 @@ fn pull_continues_for_remaining_clients() {
         request.set_timeout(Duration::from_millis(200));
         let hasty = node.cri().images(async |mut client| client.pull_image(request).await);
         node.registry().proxy().release();
-        patient.join().expect("a call does not panic").expect("it goes on");
+        patient.join().expect("a call does not panic").expect("it continues");
         let status = hasty.expect_err("its layer was held");
         assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
     });

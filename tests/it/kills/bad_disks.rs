@@ -8,10 +8,10 @@ use switchyard_tests::host::eventually;
 
 use super::fixture::{KillFixture, KillPoint, LIMIT};
 
-/// How long a call may take on a disk that refuses it.
+/// Time for a call on a disk that refuses it.
 const SOON: Duration = Duration::from_secs(40);
 
-/// What bad disks are called in messages, and in the names of the containers that end on them.
+/// Names of bad disks in messages, and of the containers that end on them.
 const DISKS: [&str; 2] = ["full", "read-only"];
 
 /// Two containers, of which one ends on a full state disk, and the other on a read-only one.

@@ -36,7 +36,7 @@ impl KillCase {
         Self { run, operation: None, further: points, file: Location::caller().file() }
     }
 
-    /// Where the kills are.
+    /// The points of the kills.
     pub(super) fn points(&self) -> impl Iterator<Item = (CrashPoint, u32)> {
         let steps = self.operation.into_iter().flat_map(Operation::crash_points);
         steps.map(|step| (*step, 1)).chain(self.further.iter().copied())
@@ -82,7 +82,7 @@ fn run_points(fixture: impl FnOnce() -> KillFixture, points: &[(&KillCase, KillP
     fixture.finish();
 }
 
-/// Whether all variants are run in full: `SWITCHYARD_KILLS=all`.
+/// Returns whether all variants are run in full: `SWITCHYARD_KILLS=all`.
 pub(super) fn all_variants() -> bool {
     std::env::var_os("SWITCHYARD_KILLS").is_some_and(|kills| kills == "all")
 }

@@ -10,7 +10,7 @@ use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint, LIMIT};
 use super::{images, pods, tasks};
 
-/// How long no activity must be seen before a start that a kill cut off is given up.
+/// Time without activity after which a start that a kill cut off is given up.
 const GRACE: &str = "[recovery]\ngrace_milliseconds = 5000\n";
 /// The lifetime of each daemon, which is shorter than that.
 const DAEMON_LIFETIME: Duration = Duration::from_secs(1);

@@ -19,14 +19,14 @@ use switchyard_tests::root::PrivateRoot;
 use super::bad_disks::BadDisks;
 use crate::nomad::devices::make_device;
 
-/// How long it may take until everything is cleaned up, or has recovered.
+/// Time until everything is cleaned up, or has recovered.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 /// An image with a volume, so that the creation of a task takes every step.
 const VOLUMES: &str = "kills/volumes:latest";
 /// Prints increasing numbers.
 const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done";
 
-/// Where to die: right after this step, when it is reached for the n-th time.
+/// Point of a kill: right after this step, when it is reached for the n-th time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KillPoint {
     pub(super) step: CrashPoint,
@@ -42,7 +42,7 @@ pub(super) struct KillFixture {
     /// The proxy that simulates a later containerd, and the containerd behind it, if the test uses one. They
     /// outlive the node, whose last leak scan queries them.
     proxied_containerd: Option<(ExternalContainerd, ContainerdProxy)>,
-    /// Whether a daemon starts on a full and then on a read-only state disk after each kill, before the next one.
+    /// True if a daemon starts on a full and on a read-only state disk after each kill, before the next one.
     has_bad_disks: bool,
 }
 
@@ -217,7 +217,11 @@ impl KillFixture {
             left.retain(|finding| !listed.iter().any(|id| finding.contains(id)));
             left.is_empty()
         });
-        assert!(accounted, "{at:?} left what no list tells of: {left:#?}\n{}", self.node.daemon().tail());
+        assert!(
+            accounted,
+            "{at:?} left objects that no list shows: {left:#?}\n{}",
+            self.node.daemon().tail()
+        );
     }
 
     /// Waits until no image, blob or snapshot is stored that was not stored before.
@@ -314,7 +318,7 @@ fn stable_leak_scan(node: &TestNode) -> LeakScan {
         last = now;
         same
     });
-    assert!(stable, "what is there of the bystander goes on changing: {last:#?}");
+    assert!(stable, "what is there of the bystander keeps changing: {last:#?}");
     last
 }
 
@@ -351,7 +355,7 @@ pub(super) fn assert_counted(paths: &[&str], what: &str) {
 #[track_caller]
 pub(super) fn assert_counts_on(path: &str, what: &str) {
     let before = numbers(path).len();
-    assert!(eventually(LIMIT, || numbers(path).len() > before + 2), "{what}: the log does not go on");
+    assert!(eventually(LIMIT, || numbers(path).len() > before + 2), "{what}: the log does not continue");
     assert_counted(&[path], what);
 }
 

@@ -31,7 +31,7 @@ fn log(pod: &TestPod<'_>, name: &str) -> String {
     pod.log_path(name).to_str().expect("the path is ASCII").to_owned()
 }
 
-/// Stops a container that counts: its log is complete to the last line, and the bystander's log goes on.
+/// Stops a container that counts: its log is complete to the last line, and the bystander's log continues.
 fn assert_whole(fixture: &KillFixture, kill: KillPoint, pod: TestPod<'_>, id: &str, logs: &[&str]) {
     assert_counts_on(
         &format!("{}/counting.log", fixture.bystander_logs()),

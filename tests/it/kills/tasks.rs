@@ -424,7 +424,11 @@ fn attach_once(fixture: &KillFixture, kill: KillPoint) {
         client.wait_end();
         // A client that stays attached gets the container's exit status; one of a killed daemon gets no
         // status.
-        if client.received.status.is_empty() { Err(tonic::Status::unknown("nobody told")) } else { Ok(()) }
+        if client.received.status.is_empty() {
+            Err(tonic::Status::unknown("nobody reported"))
+        } else {
+            Ok(())
+        }
     });
     assert_eq!(fixture.node.cri().wait_exit(&id).exit_code, 3, "{kill:?}");
     assert_eq!(pod.log_text("main"), "ready\nbye", "{kill:?}");

@@ -67,7 +67,7 @@ impl ComputeNode {
         pod.try_create(&config)
     }
 
-    /// What `switchyard devices` shows of processors and memory.
+    /// Processors and memory in the output of `switchyard devices`.
     fn compute(&self) -> Value {
         let (_, body) = self.node.daemon().get("/v1/devices");
         let report: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));

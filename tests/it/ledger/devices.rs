@@ -19,13 +19,13 @@ use tokio::runtime::Runtime;
 use super::orchestrators::{self, container_with, end, task_with};
 use crate::nomad::devices::{LaunchedDevicePlugin, make_device};
 
-/// What the kubelet calls the group.
+/// The group's resource name for the kubelet.
 const TPU: &str = "acme.com/tpu";
-/// How long news may take.
+/// Time for news to arrive.
 const SOON: Duration = Duration::from_secs(20);
-/// How often the two race.
+/// Number of races of the two.
 const ROUNDS: usize = 10;
-/// What the node of the device is inside: as `/dev/null`.
+/// Numbers of the device's node inside: as `/dev/null`.
 const NUMBERS: &str = "1:3";
 
 /// A node with one device that both orchestrators may use.
@@ -85,7 +85,7 @@ impl DeviceNode {
         self.runtime.block_on(kubelet.admit(pod, "main", &[(TPU, 1)]))
     }
 
-    /// What `switchyard devices` shows.
+    /// The output of `switchyard devices`.
     fn report(&self) -> Value {
         orchestrators::report(&self.node)
     }
@@ -273,8 +273,8 @@ fn stopped_task_regains_its_device_by_token_after_daemon_restart() {
     fixture.assert_free();
     let second = fixture.node.pod("second");
     let mut config = container_with(&fixture.node, "main", &options);
-    // As of a vendor's plugin, of which a kubelet is answered nothing but the token; so is an agent that was
-    // started anew.
+    // A kubelet gets nothing but the token from a vendor's plugin, and so does an agent that was restarted:
+    // the device is found by it.
     config.devices.clear();
     let _ = second.start(&config);
     fixture.assert_held_by("kubernetes", "second");

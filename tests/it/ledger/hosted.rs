@@ -18,18 +18,18 @@ use tokio::runtime::Runtime;
 use super::orchestrators::{container_with, end, report, task_with};
 use crate::nomad::devices::LaunchedDevicePlugin;
 
-/// What the plugin registers.
+/// The resource that the plugin registers.
 const GPU: &str = "acme.com/gpu";
 /// The vendor's ids of its devices, which are ids here too.
 const IDS: [&str; 2] = ["GPU-8a2f3c11-0", "GPU-8a2f3c11-1"];
-/// What the nodes of the devices are: as `/dev/fuse` and `/dev/net/tun`, which no container may open by
+/// Numbers of the devices' nodes: as `/dev/fuse` and `/dev/net/tun`, which no container may open by
 /// itself.
 const NUMBERS: [(u64, u64); 2] = [(10, 229), (10, 200)];
-/// Where a container has the node of its device.
+/// Path of the device's node in a container.
 const INSIDE: &str = "/dev/acme-gpu";
 /// A variable that differs from one plugin to the next.
 const DRIVER: &str = "VENDOR_DRIVER";
-/// How long news may take.
+/// Time for news to arrive.
 const SOON: Duration = Duration::from_secs(20);
 
 /// A node at which plugins can register.
@@ -61,7 +61,7 @@ impl PluginNode {
         Self { node, runtime: runtime.expect("a runtime can be made") }
     }
 
-    /// A plugin that has registered; its answers tell each container which driver it belongs to.
+    /// A plugin that has registered; its answers name the driver that each container belongs to.
     fn vendor(&self, driver: &str) -> VendorPlugin {
         let directory = self.node.root().path().join("host");
         let registry = directory.join("kubelet.sock");
@@ -102,7 +102,7 @@ impl PluginNode {
         self.runtime.block_on(kubelet.admit(pod, "main", &[(GPU, 1)]))
     }
 
-    /// What `switchyard devices` shows of a device.
+    /// A device in the output of `switchyard devices`.
     #[track_caller]
     fn slot(&self, id: &str) -> Value {
         let report = report(&self.node);
@@ -201,7 +201,7 @@ fn hosted_plugin_devices_stay_allocated_through_plugin_and_daemon_restart() {
     assert!(refused.contains("Available: 0"), "{refused}");
     assert_eq!(vendor.calls("Allocate").len(), 2, "once for each");
 
-    // The plugin exits: running containers go on, a restarted container gets the recorded answer, and no
+    // The plugin exits: running containers continue, a restarted container gets the recorded answer, and no
     // other can get a device.
     drop(vendor);
     fixture.wait_health(false, "the plugin of its vendor has ended");

@@ -1,4 +1,4 @@
-//! How a kubelet and a Nomad agent use what they were given, and what an operator sees of it.
+//! Use of allocations by a kubelet and a Nomad agent, and the operator's view of it.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub(super) fn end(agent: &Agent, mut task: TaskSetup) {
     task.remove_cgroups();
 }
 
-/// What `switchyard devices` shows.
+/// The output of `switchyard devices`.
 pub(super) fn report(node: &TestNode) -> Value {
     let (_, body) = node.daemon().get("/v1/devices");
     serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"))

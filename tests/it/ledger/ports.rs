@@ -13,10 +13,10 @@ use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use tonic::{Code, Status};
 
-/// How often each pair races.
+/// Number of races of each pair.
 const ROUNDS: u64 = 8;
 
-/// Which network the task is on.
+/// The network of the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RacedNetwork {
     Bridge,

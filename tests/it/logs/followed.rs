@@ -1,4 +1,4 @@
-//! What a follower prints is what the container has printed, whatever happens to its log meanwhile.
+//! A follower prints the output of the container, whatever happens to its log meanwhile.
 
 use std::io::Write as _;
 
@@ -8,7 +8,7 @@ use switchyard_crash_points::CrashPoint;
 
 use super::*;
 
-/// How many lines a container prints.
+/// Number of lines that a container prints.
 const LINES: u32 = 200_000;
 
 /// Prints the lines in parts, with pauses in which other things can happen.
@@ -43,7 +43,7 @@ fn every_line_is_followed_once_over_rotations_and_kills_of_the_logkeeper() {
         let goal = (round + 1) * 15_000;
         follower.wait_text(|text| lines(text) > goal);
         let old = log.with_extension(format!("log.{time}"));
-        // Lines were written that the next logkeeper writes anew: into the same file, or into the next one.
+        // The next logkeeper writes the last lines again: into the same file, or into the next one.
         if round % 2 == 0 {
             kill_after_a_write(&node);
         }

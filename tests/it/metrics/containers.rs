@@ -10,7 +10,7 @@ use switchyard_tests::nomad::{Agent, TaskSetup};
 
 use super::{LIMIT, promtool, value};
 
-/// What promtool says of two names that cAdvisor chose and dashboards use.
+/// Messages of promtool about two names that cAdvisor chose and dashboards use.
 const MISNOMERS: [&str; 2] = [
     "container_fs_inodes_total non-counter metrics should not have \"_total\" suffix",
     "container_memory_failcnt counter metrics should have \"_total\" suffix",

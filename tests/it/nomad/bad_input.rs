@@ -119,7 +119,7 @@ const CONFIGS: [Config; 58] = [
     (|| json!({ "ulimit": [{ "nofile": "9:1" }] }), InvalidArgument, "ulimit.nofile: the soft limit"),
 ];
 
-/// What the agent itself says.
+/// Requests with faults in the agent's own fields.
 const REQUESTS: [Request; 33] = [
     (|task| task.id.clear(), InvalidArgument, "task.id: it is missing"),
     (|task| task.id = "a".repeat(4096), InvalidArgument, "task.id: it is longer than"),
@@ -175,7 +175,7 @@ const GROUPS: [Request; 3] = [
     (|task| group(task, 1, "/no/such/netns"), FailedPrecondition, "network namespace /no/such/netns"),
 ];
 
-/// What no encoder writes.
+/// Bytes that no encoder writes.
 const BYTES: [Bytes; 14] = [
     (|| vec![0xc1], "config: it is not MessagePack: byte 0 is 0xc1, which begins no value"),
     (|| b"\x81\xa5image\xc1".to_vec(), "byte 7 is 0xc1, which begins no value"),

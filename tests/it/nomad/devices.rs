@@ -19,9 +19,9 @@ use switchyard_tests::root::PrivateRoot;
 use tokio::runtime::Runtime;
 use tonic::{Code, Status, Streaming};
 
-/// How long an agent waits for the exit of a plugin whose calls fail.
+/// Time for which an agent waits for the exit of a plugin whose calls fail.
 const EXIT_WAIT: Duration = Duration::from_secs(3);
-/// How long news may take.
+/// Time for news to arrive.
 const SOON: Duration = Duration::from_secs(20);
 
 /// A device plugin that was launched as an agent does it.

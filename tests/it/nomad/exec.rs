@@ -9,7 +9,7 @@ use switchyard_tests::nomad::{Agent, BlockingDriver, TaskSetup};
 
 use super::shell;
 
-/// How long a command may take.
+/// Time limit of a command.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A task that only waits.

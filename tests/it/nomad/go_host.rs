@@ -15,10 +15,10 @@ use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::scratch::Scratch;
 
-/// Where Debian's packages put Go's sources.
+/// Directory of Go's sources in Debian's packages.
 const GOCODE: &str = "/usr/share/gocode";
 
-/// Where the host finds its wire types.
+/// Import path of the host's wire types.
 const WIRE: &str = "switchyard/wire";
 
 /// The files that its wire types are made from.

@@ -18,18 +18,18 @@ use tonic::Status;
 use super::shell;
 use crate::images::{save, with_file};
 
-/// How long a task of a test may run.
+/// Maximum running time of a test's task.
 const RUN: Duration = Duration::from_secs(60);
 
 /// Prints once that it has begun, and exits with 5 when it is stopped.
 const ONCE: &str = "echo begun; while [ ! -e /local/end ]; do sleep 0.02; done; exit 5";
 
-/// Where the making of its network may be cut off: by the plugin that is run then.
+/// Points at which the creation of its network may be cut off: by the plugin that is run then.
 const NETWORKS: [(CrashPoint, u32); 5] =
     [(PluginAdded, 1), (ResultSaved, 1), (PluginAdded, 2), (PluginAdded, 3), (ResultSaved, 3)];
 
-/// Where a start may be cut off: the task of [`shell`] has neither a network nor an infra process nor a volume
-/// of its image, and its agent makes and reads its FIFOs.
+/// Points at which a start may be cut off: the task of [`shell`] has neither a network nor an infra process
+/// nor a volume of its image, and its agent makes and reads its FIFOs.
 fn start_steps() -> impl Iterator<Item = CrashPoint> {
     let operations = [Operation::CreateSandbox, Operation::CreateTask, Operation::StartTask];
     operations.into_iter().flat_map(Operation::crash_points).copied().filter(|step| {
@@ -48,17 +48,17 @@ fn start_steps() -> impl Iterator<Item = CrashPoint> {
     })
 }
 
-/// Where the loading of its image may be cut off: an archive of one image has no index.
+/// Points at which the loading of its image may be cut off: an archive of one image has no index.
 fn load_steps() -> impl Iterator<Item = CrashPoint> {
     Operation::PullImage.crash_points().iter().copied().filter(|step| *step != IndexWritten)
 }
 
-/// Where the end of a task may be cut off: the logkeeper does not read its output.
+/// Points at which the end of a task may be cut off: the logkeeper does not read its output.
 fn end_steps() -> impl Iterator<Item = CrashPoint> {
     Operation::EndTask.crash_points().iter().copied().filter(|step| *step != TaskLogFinished)
 }
 
-/// Where the removal of a task may be cut off.
+/// Points at which the removal of a task may be cut off.
 fn removal_steps() -> impl Iterator<Item = CrashPoint> {
     [Operation::RemoveTask, Operation::RemoveSandbox].into_iter().flat_map(Operation::crash_points).copied()
 }

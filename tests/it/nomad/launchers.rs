@@ -24,10 +24,10 @@ use switchyard_tests::nomad::{Agent, BlockingDriver, PluginProcess, agent};
 use switchyard_tests::root::PrivateRoot;
 use tonic::{Code, Status};
 
-/// How long an agent waits for the exit of a plugin whose calls fail.
+/// Time for which an agent waits for the exit of a plugin whose calls fail.
 const EXIT_WAIT: Duration = Duration::from_secs(3);
 
-/// How long an immediate answer may take on a busy machine.
+/// Time for an immediate answer on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 fn signal(plugin: &PluginProcess, signal: Signal) {

@@ -17,7 +17,7 @@ use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::prereq;
 
-/// How long a connection may take on a busy machine.
+/// Time for a connection on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 /// A task that serves one line on a port, and says its addresses.

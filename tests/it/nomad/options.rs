@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 
-/// How long a task of a test may run.
+/// Maximum running time of a test's task.
 const RUN: Duration = Duration::from_secs(60);
 
 /// An agent whose configuration allows privileged options.

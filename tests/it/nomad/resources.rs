@@ -8,7 +8,7 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 
-/// How long a task of a test may run.
+/// Maximum running time of a test's task.
 const RUN: Duration = Duration::from_secs(60);
 
 /// Runs a script until it exits, with more configuration; its output. `change` gets the request before it is

@@ -1,4 +1,4 @@
-//! What an agent can watch besides tasks' states: resource usage, events, the driver's health.
+//! Streams that an agent can watch besides tasks' states: resource usage, events, the driver's health.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use switchyard_tests::nomad::Agent;
 
 use super::shell;
 
-/// How long what comes soon may take on a busy machine.
+/// Time for an expected message on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]

@@ -10,7 +10,7 @@ use switchyard_tests::nomad::Agent;
 
 use super::shell;
 
-/// How long a task of a test may run.
+/// Maximum running time of a test's task.
 const RUN: Duration = Duration::from_secs(60);
 
 #[test]
@@ -106,7 +106,7 @@ fn many_waiters_get_the_exit_and_block_no_other_call() {
     assert_eq!(driver.exec(task.id(), &["echo", "x"], RUN).expect("it runs").stdout, "x\n");
     driver.stop(task.id(), Duration::ZERO, "").expect("it stops");
     let exits = agent.runtime().block_on(async { tokio::time::timeout(RUN, waiting).await });
-    for answer in exits.expect("they are told soon").expect("it does not panic") {
+    for answer in exits.expect("they are reported soon").expect("it does not panic") {
         assert_eq!(
             answer.expect("it is reported").into_inner().result.map(|result| result.exit_code),
             Some(137)

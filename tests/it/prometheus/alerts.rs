@@ -12,8 +12,8 @@ use switchyard_tests::prometheus::Prometheus;
 
 use super::{ScrapedTestNode, container_with_device, device_group};
 
-/// How long an alert may take to fire or to clear: the longest looks back over fifteen minutes, which are
-/// half a minute here.
+/// Time for an alert to fire or to clear: the longest looks back over fifteen minutes, which are half a
+/// minute here.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A node with a small disk for its state, and one device.

@@ -13,7 +13,7 @@ use switchyard_tests::prometheus::Prometheus;
 
 use super::{ScrapedTestNode, container_with_device, device_group};
 
-/// How long a figure may take to appear: some scrapes and evaluations.
+/// Time for a figure to appear: some scrapes and evaluations.
 const SOON: Duration = Duration::from_secs(60);
 
 /// Panels that are empty on a node on which nothing has failed or is under way.

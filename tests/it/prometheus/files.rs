@@ -10,7 +10,7 @@ use switchyard_tests::prometheus::{ScrapedNode, adapt, shipped, with_short_minut
 use switchyard_tests::scratch::Scratch;
 use yaml_rust2::{Yaml, YamlLoader};
 
-/// Where the links to the documentation begin.
+/// Prefix of the links to the documentation.
 const RUNBOOKS: &str = "https://switchyard.example/docs/alerts.md#";
 
 fn promtool(dir: &Path, words: &[&str]) -> String {

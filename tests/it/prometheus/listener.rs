@@ -13,9 +13,9 @@ use switchyard_tls::testing::Authority;
 
 use super::{ScrapedTestNode, TOKEN, write_token};
 
-/// How many connections a stranger holds.
+/// Number of connections that a stranger holds.
 const HELD: usize = 10_000;
-/// How long a changed file may take to be noticed.
+/// Time for a changed file to be noticed.
 const SOON: Duration = Duration::from_secs(60);
 
 impl ScrapedTestNode {

@@ -11,7 +11,7 @@ use tonic::Code;
 
 use super::{apply, reload};
 
-/// How long something may take to show.
+/// Time for something to show.
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]

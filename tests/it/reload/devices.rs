@@ -15,11 +15,11 @@ use tonic::Code;
 use super::{apply, keys, reload};
 use crate::nomad::devices::{LaunchedDevicePlugin, make_device};
 
-/// How long something may take to show.
+/// Time for something to show.
 const SOON: Duration = Duration::from_secs(20);
-/// What kubelets call the group.
+/// The group's resource name for kubelets.
 const TPU: &str = "acme.com/tpu";
-/// What a vendor's plugin registers.
+/// The resource that a vendor's plugin registers.
 const GPU: &str = "acme.com/gpu";
 
 /// A node with two devices, which the first configuration does not mention.
@@ -55,7 +55,7 @@ impl Devices {
         )
     }
 
-    /// What `switchyard devices` shows.
+    /// The output of `switchyard devices`.
     fn report(&self) -> Value {
         let (_, body) = self.node.daemon().get("/v1/devices");
         serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"))

@@ -7,7 +7,7 @@ use switchyard_tests::node::TestNode;
 
 use super::{apply, keys, metric, reload};
 
-/// What the command line prints to standard error when a reload of the present file is refused.
+/// The standard error of the command line when a reload of the present file is refused.
 #[track_caller]
 fn refused(node: &TestNode) -> String {
     let done = node.call(&["config", "reload"]);

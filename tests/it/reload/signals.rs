@@ -11,7 +11,7 @@ use switchyard_tests::node::TestNode;
 use super::{hang_up, metric};
 use crate::images::with_file;
 
-/// How many signals are sent.
+/// Number of signals that are sent.
 const SIGNALS: usize = 1000;
 
 #[test]

@@ -25,7 +25,7 @@ use switchyard_tests::swarm::worker::SwarmWorker;
 
 use super::services::{registry, tasks, wait_all_removed};
 
-/// How long one try of a connection may take.
+/// Time for one attempt at a connection.
 const TRY: Duration = Duration::from_secs(2);
 
 /// Answers every connection to port 80 with a greeting.

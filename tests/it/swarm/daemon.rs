@@ -20,7 +20,7 @@ fn ready(cluster: &SwarmCluster) -> String {
     cluster.workers().remove(0)
 }
 
-/// Waits until the daemon tells this of its membership.
+/// Waits until the daemon reports this state of its membership.
 #[track_caller]
 fn wait_for_state(cluster: &SwarmCluster, worker: &SwarmWorker, state: &str) {
     cluster.wait_until(state, || worker.status()["state"] == state);

@@ -30,7 +30,7 @@ async fn equip(gateway: &Gateway, path: &Path) -> watch::Sender<Option<Arc<Inven
     tell
 }
 
-/// Why a pod does not get the device.
+/// The error of a pod that does not get the device.
 async fn refusal(gateway: &Gateway) -> String {
     let pods = gateway.scope(Owner::Kubernetes);
     pods.lease(&["acme0".to_owned()]).await.expect_err("it is held").report()

@@ -20,7 +20,7 @@ use super::services::{create, ids, objects, registry, tasks, wait_all_removed};
 /// The error of a task that was unhealthy and did not end by its stop signal, in docker's words.
 const UNHEALTHY: &str = "task: non-zero exit (137): dockerexec: unhealthy container";
 
-/// How many checks have run: each adds a line.
+/// Number of checks that have run: each adds a line.
 fn checks(dir: &Path) -> usize {
     fs::read_to_string(dir.join("checks")).unwrap_or_default().lines().count()
 }

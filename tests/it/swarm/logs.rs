@@ -14,10 +14,10 @@ use switchyard_tests::swarm::worker::SwarmWorker;
 
 use super::services::{create, objects, registry, tasks, wait_all_removed};
 
-/// How long something may take to appear.
+/// Time for something to appear.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How many lines a task prints.
+/// Number of lines that a task prints.
 const LINES: u32 = 200_000;
 
 /// In how many parts.
@@ -66,7 +66,7 @@ impl Drop for LogFollower {
     }
 }
 
-/// What the docker client prints of the logs of a service.
+/// The logs of a service as the docker client prints them.
 #[track_caller]
 fn service_logs(cluster: &SwarmCluster, options: &[&str], service: &str) -> String {
     cluster.docker(&[&["service", "logs", "--raw"], options, &[service]].concat())
@@ -131,7 +131,7 @@ fn logs_of_running_rotated_and_ended_tasks_are_what_was_printed() {
     let follower = LogFollower::start(&cluster, &[], "count", "followed");
     for round in 1..=3 {
         cluster.wait_until("the log is rotated", || log_files(&worker).len() > round);
-        // The next logkeeper writes its last lines anew: into the same file, or into the next one.
+        // The next logkeeper writes its last lines again: into the same file, or into the next one.
         worker.daemon().kill_at(&[(CrashPoint::LinesWritten, 2)]);
         let killed = eventually(LIMIT, || worker.daemon().pending_kills().is_empty());
         assert!(killed, "nothing was written\n{}", worker.daemon().tail());
@@ -215,7 +215,7 @@ fn rotation_that_is_killed_at_any_step_is_continued_and_loses_no_line() {
         worker.daemon().spawn();
         worker.daemon().wait_ready();
         let newest = || log_files(&worker).pop().filter(|file| file.ends_with("output.log"));
-        cluster.wait_until("the log is opened anew", || newest().is_some());
+        cluster.wait_until("the log is reopened", || newest().is_some());
         let size = newest().and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len());
         let grows = || newest().and_then(|file| file.metadata().ok()).is_some_and(|now| now.len() != size);
         cluster.wait_until("the log is written", grows);
@@ -251,5 +251,5 @@ fn logs_go_through_a_manager_that_is_not_the_leader() {
     follower.wait_lines(5000);
     assert_same("a follower", &follower.interrupt(), &numbers(1, 5000));
     assert_eq!(service_logs(&cluster, &["--tail", "1"], "web"), "5000\n");
-    assert_eq!(worker.status()["manager"], cluster.address(2), "the session goes on");
+    assert_eq!(worker.status()["manager"], cluster.address(2), "the session continues");
 }

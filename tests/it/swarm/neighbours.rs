@@ -20,18 +20,18 @@ use super::resources::{Pod, is_waiting, running};
 use super::services::{create, registry, tasks, wait_all_removed};
 use crate::nomad::devices::{LaunchedDevicePlugin, make_device};
 
-/// How many tasks each orchestrator has; `SWITCHYARD_TEST_TASKS` sets another number.
+/// Number of tasks of each orchestrator; `SWITCHYARD_TEST_TASKS` sets another number.
 const TASKS: usize = 8;
 /// The kind of the device.
 const TPU: &str = "acme/tpu/v2";
 /// A port that no other program has in the network namespace of the managers.
 const PORT: u16 = 8080;
-/// How long a device or a port may take to be free.
+/// Time for a device or a port to be free.
 const SOON: Duration = Duration::from_secs(20);
-/// How often all three race.
+/// Number of races of all three.
 const ROUNDS: u32 = 3;
 
-/// How many of these tasks an owner has.
+/// Number of these tasks that an owner has.
 fn count(tasks: &[WorkerTask], owner: &str) -> usize {
     tasks.iter().filter(|task| task.owner == owner && task.pid.is_some()).count()
 }
@@ -257,7 +257,7 @@ impl SharedDevice {
     }
 }
 
-/// What `switchyard devices` shows.
+/// The output of `switchyard devices`.
 fn devices(worker: &SwarmWorker) -> Value {
     serde_json::from_str(&worker.output(&["devices", "--output", "json"])).expect("it is JSON")
 }

@@ -1,4 +1,4 @@
-//! What of the node a real manager schedules: processors, memory and devices that pods have as well.
+//! Resources of the node that a real manager schedules: processors, memory and devices, shared with pods.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ use crate::nomad::devices::make_device;
 /// The kind of the devices.
 const TPU: &str = "acme/tpu/v2";
 
-/// What a manager says of a task that it rejects because of its node.
+/// Message of a manager about a task that it rejects because of its node.
 const ENFORCED: &str = "assigned node no longer meets constraints";
 
 /// A pod beside the tasks of the swarm, on the host's network. Dropping it removes it.
@@ -91,7 +91,7 @@ fn known(cluster: &SwarmCluster, part: &str) -> Value {
     resources[part].clone()
 }
 
-/// How many devices the manager knows.
+/// Number of devices that the manager knows.
 fn devices(cluster: &SwarmCluster) -> usize {
     let devices = known(cluster, "GenericResources").as_array().cloned().unwrap_or_default();
     assert!(devices.iter().all(|device| device["NamedResourceSpec"]["Kind"] == TPU), "{devices:?}");
@@ -103,7 +103,7 @@ pub(super) fn running(cluster: &SwarmCluster, service: &str) -> usize {
     tasks(cluster, service).iter().filter(|task| task.contains(" Running ")).count()
 }
 
-/// Whether a task of a service waits for a node that has more.
+/// Returns whether a task of a service waits for a node that has more.
 pub(super) fn is_waiting(cluster: &SwarmCluster, service: &str) -> bool {
     tasks(cluster, service).iter().any(|task| task.contains(" Pending ") && task.contains("insufficient"))
 }
@@ -142,7 +142,7 @@ fn devices_are_scheduled_and_those_of_pods_are_not_offered() {
     worker.daemon().restart();
     cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
     assert_eq!(devices(&cluster), 2, "those of tasks are offered at once");
-    cluster.wait_until("they go on", two_of_three);
+    cluster.wait_until("they continue", two_of_three);
     // Managers of this version reject a task because its devices are offered (moby#44378), until the node has noticed
     // it. Nothing else ends one.
     let listed = tasks(&cluster, "tpu");

@@ -64,11 +64,11 @@ fn promotion_is_ignored_and_told_with_its_cure() {
     let agent = TestAgent::start(&cluster, &dir, facts("worker-a"));
     wait_until_ready(&cluster, &agent);
     cluster.docker(&["node", "promote", identity.node()]);
-    cluster.wait_until("the promotion is told", || agent.report().is_promoted);
+    cluster.wait_until("the promotion is reported", || agent.report().is_promoted);
     let problems = agent.report().problems();
     let cure = format!("docker node rm --force {}", identity.node());
     assert!(problems.iter().any(|problem| problem.contains(&cure)), "{problems:?}");
-    assert!(agent.report().manager.is_some(), "the session goes on: {:?}", agent.report());
+    assert!(agent.report().manager.is_some(), "the session continues: {:?}", agent.report());
     let stored = Store::new(dir.clone()).load(SystemTime::now()).unwrap().unwrap();
     assert_eq!(stored.chain(), identity.chain(), "the certificate is still that of a worker");
 

@@ -8,11 +8,11 @@ use switchyard_tests::swarm::worker::SwarmWorker;
 
 use super::services::{create, ids, objects, registry, tasks, wait_all_removed};
 
-/// How many tasks there are; `SWITCHYARD_TEST_TASKS` sets another number.
+/// Number of tasks; `SWITCHYARD_TEST_TASKS` sets another number.
 const TASKS: usize = 20;
 
-/// How often the daemon is killed; `SWITCHYARD_TEST_KILLS` sets another number. The other tests of this module kill it some
-/// twenty times more, at chosen steps.
+/// Number of kills of the daemon; `SWITCHYARD_TEST_KILLS` sets another number. The other tests of this module
+/// kill it some twenty times more, at chosen steps.
 const KILLS: usize = 4;
 
 /// The main process of each task of Swarm that runs.

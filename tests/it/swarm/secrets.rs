@@ -11,7 +11,7 @@ use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::host::mounts;
 use switchyard_tests::swarm::node::{SwarmNode, assigned, task};
 
-/// How many tasks start at once.
+/// Number of tasks that start at once.
 const TASKS: usize = 16;
 
 /// Starts tasks with a secret at once, and looks at the mount that they share, and at what is left of it.

@@ -1,4 +1,4 @@
-//! Sessions: what managers are told, and what they assign.
+//! Sessions: reports to managers, and their assignments.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -132,7 +132,9 @@ fn two_nodes_with_one_identity_are_told_of_each_other() {
     let first = TestAgent::start(&cluster, &dir, facts("worker-a"));
     wait_until_ready(&cluster, &first);
     let second = TestAgent::start(&cluster, &dir, facts("worker-a"));
-    cluster.wait_until("one of them is told", || first.report().is_duplicate || second.report().is_duplicate);
+    cluster.wait_until("one of them is notified", || {
+        first.report().is_duplicate || second.report().is_duplicate
+    });
     let told = [first.report(), second.report()].into_iter().find(|report| report.is_duplicate);
     let problems = told.map(|report| report.problems()).unwrap_or_default();
     assert!(problems.iter().any(|problem| problem.contains("a clone of this machine")), "{problems:?}");

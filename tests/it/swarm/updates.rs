@@ -1,4 +1,4 @@
-//! What operators do with a service and a node that run: rolling updates, a pause and a drain.
+//! Operators' changes of a running service and node: rolling updates, a pause and a drain.
 
 use std::ops::RangeInclusive;
 

@@ -14,7 +14,7 @@ use crate::{Kubelet, KubeletInner};
 /// The deadline of PreStartContainer.
 const PRE_START: Duration = Duration::from_secs(30);
 
-/// What a container gets, from all plugins together.
+/// The options that a container gets, from all plugins together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunOptions {
     /// The devices it was given, by resource.
@@ -91,8 +91,8 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Whether a pod that an earlier kubelet process has admitted, and whose containers do not run, may start
-    /// again.
+    /// Checks whether a pod that an earlier kubelet process has admitted, and whose containers do not run,
+    /// may start again.
     ///
     /// # Errors
     /// The text of `UnexpectedAdmissionError`.

@@ -54,7 +54,7 @@ pub struct Options {
     pub pod_resources_socket: Option<PathBuf>,
     /// The directory of its plugin watcher, if it has one.
     pub plugins_registry: Option<PathBuf>,
-    /// Whether it accepts calls and never answers.
+    /// True if it accepts calls and never answers.
     pub hangs: bool,
     /// The processors that its CPU manager has assigned exclusively.
     pub exclusive_cpus: Vec<i64>,
@@ -125,7 +125,7 @@ impl Kubelet {
         self.shared.state().checkpoint()
     }
 
-    /// When its socket was created.
+    /// Time at which its socket was created.
     #[must_use]
     pub fn began(&self) -> Instant {
         self.shared.began
@@ -143,7 +143,7 @@ impl Kubelet {
         self.shared.state().devices(resource)
     }
 
-    /// How many devices of a resource there are, and how many of them are healthy.
+    /// Number of devices of a resource, and number of healthy ones among them.
     #[must_use]
     pub fn capacity(&self, resource: &str) -> (usize, usize) {
         self.shared.state().capacity(resource)

@@ -17,7 +17,7 @@ pub struct Checkpoint {
 /// A device as reported by ListAndWatch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedDevice {
-    /// Whether it may be allocated.
+    /// True if it may be allocated.
     pub healthy: bool,
     /// Its NUMA nodes.
     pub numa_nodes: Vec<i64>,
@@ -30,9 +30,9 @@ pub struct AcceptedRegistration {
     pub resource: String,
     /// The name of the plugin's socket.
     pub endpoint: String,
-    /// When Register was called.
+    /// Time of the call of Register.
     pub called: Instant,
-    /// When it was answered.
+    /// Time of the answer.
     pub answered: Instant,
 }
 
@@ -56,7 +56,7 @@ struct Resource {
 pub(crate) struct Pod {
     /// The devices of its containers.
     pub(crate) containers: BTreeMap<String, Vec<AllocatedDevices>>,
-    /// Whether it is among the pods of the node. The devices of other pods are free.
+    /// True if it is among the pods of the node. The devices of other pods are free.
     pub(crate) active: bool,
 }
 
@@ -91,7 +91,7 @@ impl ManagerState {
         Checkpoint { pods: self.pods.clone(), resources: self.resources.keys().cloned().collect() }
     }
 
-    /// Replaces the plugin of a resource. The stream of the replaced plugin goes on.
+    /// Replaces the plugin of a resource. The stream of the replaced plugin stays open.
     pub(crate) fn add(&mut self, resource: &str, plugin: Plugin) {
         self.resources.entry(resource.to_owned()).or_default().plugin = Some(plugin);
     }

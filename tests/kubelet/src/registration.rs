@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 use crate::KubeletInner;
 use crate::manager::{AcceptedRegistration, Plugin};
 
-/// How long it tries to connect to a plugin.
+/// Time for which it tries to connect to a plugin.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// The pause between two attempts.
@@ -107,7 +107,7 @@ pub(crate) async fn dial(socket: &Path) -> Result<Channel, String> {
     dialer.connect_with_connector(connect).await.map_err(|error| error.to_string())
 }
 
-/// Whether this may be the name of a resource: a qualified name that is not in a domain of Kubernetes.
+/// Returns whether this may name a resource: a qualified name that is not in a domain of Kubernetes.
 fn is_extended_resource(name: &str) -> bool {
     let Some((domain, word)) = name.split_once('/') else { return false };
     let bounded = |text: &str, most: usize| {

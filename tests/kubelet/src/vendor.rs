@@ -26,7 +26,7 @@ use crate::raw;
 /// The variable in the answer to Allocate that has the ids, separated by commas.
 pub const VENDOR_DEVICES: &str = "VENDOR_DEVICES";
 
-/// How a plugin answers a call.
+/// A plugin's treatment of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CallBehaviour {
     /// It answers normally.
@@ -43,17 +43,17 @@ pub enum CallBehaviour {
 pub struct VendorBehaviour {
     /// The options that it reports.
     pub options: v1beta1::DevicePluginOptions,
-    /// How it answers GetDevicePluginOptions.
+    /// Treatment of GetDevicePluginOptions.
     pub get_options: CallBehaviour,
-    /// How it answers ListAndWatch.
+    /// Treatment of ListAndWatch.
     pub list: CallBehaviour,
-    /// How it answers Allocate.
+    /// Treatment of Allocate.
     pub allocate: CallBehaviour,
-    /// How it answers PreStartContainer.
+    /// Treatment of PreStartContainer.
     pub pre_start: CallBehaviour,
-    /// How it answers GetPreferredAllocation. It prefers the last devices.
+    /// Treatment of GetPreferredAllocation. It prefers the last devices.
     pub prefer: CallBehaviour,
-    /// What it adds to the answer to Allocate besides [`VENDOR_DEVICES`].
+    /// Additions to the answer to Allocate besides [`VENDOR_DEVICES`].
     pub answer: v1beta1::ContainerAllocateResponse,
     /// The device node of each device id, which is in the answer to Allocate for that device.
     pub nodes: BTreeMap<String, v1beta1::DeviceSpec>,

@@ -14,7 +14,7 @@ use switchyard_tests::node::{TestNode, log_content};
 
 use super::writers::{LIMIT, share, shared_dir};
 
-/// What a container prints while the disk is full.
+/// Number of lines that a container prints while the disk is full.
 const LINES: u64 = 20_000;
 
 /// A small disk, unmounted when it is dropped.
@@ -53,7 +53,7 @@ fn metric(node: &TestNode, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a counter is a number")
 }
 
-/// How often the logkeeper has logged that a log cannot be written.
+/// Number of times that the logkeeper has logged that a log cannot be written.
 fn write_failure_count(node: &TestNode) -> usize {
     let log = fs::read_to_string(node.root().state().join("logkeeper.log")).expect("it has a log");
     log.lines().filter(|line| line.contains("cannot write the log")).count()
@@ -104,7 +104,7 @@ fn full_log_disk_drops_counted_lines_without_blocking() {
     let kept = dir.join("old");
     fs::copy(&old, &kept).expect("the root can be written");
     fs::remove_file(&old).expect("a log can be removed");
-    node.cri().reopen_log(&id).expect("it can be opened anew");
+    node.cri().reopen_log(&id).expect("it can be reopened");
     fs::write(dir.join("end"), "").expect("the root can be written");
     assert_eq!(node.cri().wait_exit(&id).exit_code, 0);
     let (kept, lost) = written_and_lost(&[&kept, &pod.log_path("main")]);

@@ -48,7 +48,7 @@ fn repeated_logkeeper_kills_lose_duplicate_or_tear_no_line() {
         assert_eq!(node.cri().wait_exit(&writer.id).exit_code, 0);
         writer.check(&[writer.log()], total);
     }
-    assert_eq!(files(), before, "a restart goes on within the same file");
+    assert_eq!(files(), before, "a restart continues in the same file");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn last_lines_are_logged_after_exit_without_a_logkeeper() {
     fs::write(dir.join("go"), "").expect("the root can be written");
     assert_eq!(node.cri().wait_exit(&id).exit_code, 3);
     keeper.restart();
-    // The unfinished line is written once the daemon has told the logkeeper that the output has ended.
+    // The unfinished line is written once the daemon has reported to the logkeeper that the output has ended.
     let lines = pod.wait_log("words", |lines| lines.len() == 3);
     let words: Vec<_> = lines.iter().map(|line| line.splitn(3, ' ').nth(2).unwrap_or_default()).collect();
     assert_eq!(words, ["F first", "F last", "P words"]);

@@ -7,7 +7,7 @@ use switchyard_tests::host::eventually;
 
 use super::writers::{LIMIT, LineWriter, TestLogkeeper, pause};
 
-/// How often the log is rotated.
+/// Number of rotations of the log.
 const ROUNDS: usize = 24;
 
 #[test]

@@ -12,7 +12,7 @@ use switchyard_tests::host::{eventually, random_bytes};
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::root::PrivateRoot;
 
-/// How long something may take to come.
+/// Time for something to arrive.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 /// Every so many lines there is a long one.
 const LONG_EVERY: u64 = 500;
@@ -56,7 +56,7 @@ impl<'n> LineWriter<'n> {
         Self { pod, name, id, dir, tty }
     }
 
-    /// How many lines it has printed, but for the last hundred.
+    /// Number of lines it has printed, but for the last hundred.
     pub(super) fn lines_printed(&self) -> u64 {
         // The file may be empty for a moment.
         let read = || fs::read_to_string(self.dir.join("at")).ok()?.trim().parse().ok();

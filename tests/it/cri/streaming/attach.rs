@@ -7,7 +7,7 @@ use switchyard_streaming::Streams;
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::streams::{OUTPUTS, PIPES, StreamSession, TERMINAL};
 
-/// How long something may take that must not happen.
+/// Time for which a test waits for something that must not happen.
 const MOMENT: Duration = Duration::from_millis(500);
 
 /// A container that echoes its input.

@@ -8,14 +8,14 @@ use switchyard_tests::node::TestNode;
 use switchyard_tests::streams::{OUTPUTS, PIPES, StreamSession, TERMINAL};
 use tonic::Code;
 
-/// How long something may take to be cleared away.
+/// Time for something to be cleared away.
 const LIMIT: Duration = Duration::from_secs(30);
-/// What a command that takes too long is answered with.
+/// The answer to a command that takes too long.
 const LATE: Result<(), Code> = Err(Code::DeadlineExceeded);
 /// The bytes that go through a copying command.
 const LARGE: usize = 100_000_000;
 
-/// What runs in a container.
+/// The commands that run in a container.
 fn commands(container: &str) -> Vec<String> {
     cgroups::members(container)
         .into_iter()
@@ -76,7 +76,7 @@ fn exec_works_when_its_shim_is_not_found() {
     assert_no_exec_left(&node, &id);
 }
 
-/// What is cleared away behind the answer is none that the next command waits for, nor is any left.
+/// Cleanup after an answer neither delays the next command nor leaves anything.
 #[test]
 fn concurrent_execs_have_separate_output_and_leave_nothing_behind() {
     let node = TestNode::shared();

@@ -9,9 +9,9 @@ use switchyard_tests::host::{cgroups, eventually, processes};
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::streams::{ForwardSession, StreamData};
 
-/// How long something may take to be gone.
+/// Time for something to be gone.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Where the pod's server listens.
+/// Port of the pod's server.
 pub(super) const PORT: u16 = 8080;
 
 /// A server that gives each client back what it says, and then says that it is done.
