@@ -118,6 +118,7 @@ impl Container {
         let fifos = open_fifos(spec)?;
         reach(CrashPoint::FifosOpened);
         let made = Journal::create(&shared.state.paths(&spec.id), spec, &shared.windows)
+            // The entry comes last: after a kill before it, the other files mean nothing.
             .and_then(|journal| shared.state.write(spec).map(|()| journal));
         match made {
             Ok(journal) => Ok(Self::new(spec, fifos, journal, shared, fs_thread, counters)),
@@ -151,6 +152,7 @@ impl Container {
         }
         if fifos.iter().all(Option::is_none) {
             tracing::warn!(id = spec.id, "all FIFOs of the container are gone; it is finished");
+            // Logged before its entry goes: after a kill in between, the output is still found.
             journal.finish(&mut fs_thread.scratch.lock());
             shared.state.remove(&spec.id)?;
             return Ok(None);
@@ -199,6 +201,8 @@ impl Container {
                 Wake::Abandoned => {}
             }
             let has_ended = self.finishing.is_some() && self.fifos.iter().all(Option::is_none);
+            // A container that was given up is not ended here: its output is counted and its files are
+            // removed elsewhere.
             if has_ended && !progress.is_abandoned() {
                 return self.end(&mut commands);
             }
@@ -260,6 +264,7 @@ impl Container {
             let received = fifo.try_receive(|fd| {
                 let _call = self.fs_thread.call();
                 match self.journal.receive(stream, fd, &mut self.fs_thread.scratch.lock())? {
+                    // `try_receive` waits for new readiness after `WouldBlock` alone.
                     Received::Empty => Err(io::ErrorKind::WouldBlock.into()),
                     received @ (Received::Bytes(_) | Received::Closed) => Ok(received),
                 }
@@ -304,6 +309,7 @@ impl Container {
             return self.drain_rest(progress);
         }
         for stream in Stream::ALL {
+            // The FIFO reports the end of its writers only when the logkeeper's own writing end is closed.
             let watched = self.fifos[stream.index()].take().map(Fifo::close_writer).transpose();
             match watched {
                 Ok(fifo) => self.fifos[stream.index()] = fifo,
@@ -355,6 +361,7 @@ impl Container {
         let mut waiting = self.finishing.take().map(|ending| ending.waiting).unwrap_or_default();
         let counters = self.journal.counters();
         drop(self);
+        // Closed before the rest is taken: no command is queued after the last one that is answered.
         commands.close();
         while let Ok(command) = commands.try_recv() {
             match command {

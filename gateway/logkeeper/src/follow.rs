@@ -220,6 +220,7 @@ impl Follower {
 
     async fn copy_to_client(mut self, client: UnixStream) {
         loop {
+            // Marked as seen, so that `changed` below waits for later changes alone.
             let readable = *self.readable.borrow_and_update();
             self.note_unshown(readable.unshown);
             let behind = readable.end.saturating_sub(self.offset());
@@ -239,6 +240,7 @@ impl Follower {
             match timeout(LINGER, client.writable()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return,
+                // The output has ended, and the client reads nothing: the rest is dropped.
                 Err(_elapsed) if self.readable.has_changed().is_err() => return,
                 Err(_elapsed) => continue,
             }
@@ -253,6 +255,7 @@ impl Follower {
     /// Sends the available bytes, as far as the client accepts them now.
     fn send_available(&mut self, client: &UnixStream) -> io::Result<()> {
         let Readable { floor, end, unshown: _ } = *self.readable.borrow();
+        // Below the floor the spool is a hole, which would be sent as zeros.
         if self.offset() < floor {
             self.skip_ahead(end);
         }

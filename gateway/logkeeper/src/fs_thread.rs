@@ -96,6 +96,7 @@ impl FsThreads {
             passing(&fs_thread);
             let mounts = Arc::clone(&mounts);
             let thread = Arc::clone(&fs_thread);
+            // Each part of the path is looked up on the thread of its own file system: only that may hang.
             let looked = fs_thread.spawn(async move {
                 let _call = thread.call();
                 let ends = walk.advance(&mounts);

@@ -214,6 +214,7 @@ impl Journal {
                     return self.store_position();
                 }
             };
+            // Only the end of the output is flushed: the rest of a full buffer continues in the spool.
             let flush = flush && len as u64 == pending;
             let Written { used, drained } = write_lines(
                 &mut self.sink,
@@ -245,6 +246,7 @@ impl Journal {
     ) -> io::Result<Received> {
         scratch.fit(self.max_line);
         let Some(spool) = &mut self.spools[stream.index()] else { return Ok(Received::Closed) };
+        // The unfinished line in the spool comes before the bytes that are read now.
         let held = spool.read_pending(&mut scratch.input).unwrap_or(0);
         let len = match nix::unistd::read(fifo, &mut scratch.input[held..]).map_err(io::Error::from) {
             Ok(0) => return Ok(Received::Closed),
@@ -347,6 +349,7 @@ impl Journal {
         let feed = &mut self.feeds[stream.index()];
         let (keep, slack) = match feed.fit_window(spool) {
             Some(window) => window,
+            // A client of the previous logkeeper may come back for this output.
             None if self.resumable.is_some() => (BUSY_SLACK, BUSY_SLACK),
             None => (0, slack),
         };

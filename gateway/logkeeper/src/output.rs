@@ -79,6 +79,7 @@ impl AsyncRead for LiveOutput {
                     // A broken connection and an ended one are handled alike.
                     let read = ready!(Pin::new(connection).poll_read(cx, buffer));
                     let len = buffer.filled().len() - before;
+                    // A read into a full buffer reads nothing, which is no end.
                     if read.is_ok() && (len > 0 || buffer.remaining() == 0) {
                         this.offset += len as u64;
                         return Poll::Ready(Ok(()));
@@ -128,6 +129,7 @@ impl AttachTarget {
         loop {
             match self.connect(Some(at)).await {
                 Ok(connection) => return Ok(Some(connection)),
+                // The container is finished: the output had ended.
                 Err(Error::Refused { fault, .. }) if fault.kind == FaultKind::NotFound => return Ok(None),
                 Err(Error::Unavailable { .. }) if began.elapsed() < RESTART => sleep(RESTART_POLL).await,
                 Err(error) => return Err(error),

@@ -143,6 +143,7 @@ impl Server {
                         connections.spawn(async move {
                             let mut sockets = Vec::new();
                             let end = serve_client(stream, &build, &keeper, &asked, &held, &mut sockets).await;
+                            // Followers and held sockets have limits of their own, and last long.
                             drop(permit);
                             match end {
                                 Ok(None) => {}
@@ -164,6 +165,7 @@ impl Server {
         if let Err(error) = std::fs::remove_file(&socket) {
             tracing::warn!(socket = %socket.display(), %error, "cannot remove the control socket");
         }
+        // Before the connections are closed: requests in progress get their answers.
         keeper.stop().await;
         connections.shutdown().await;
     }
@@ -200,6 +202,7 @@ async fn listen(config: &Config) -> Result<UnixListener, Error> {
         chown(new, *socket_uid, *socket_gid).map_err(Error::file("set the owner of", new))?;
     }
     reach(CrashPoint::KeeperBound);
+    // Under its name, the socket has its mode and owner from the first moment on.
     files::rename(new, socket, Durable::No).map_err(Error::file("create", socket))?;
     Ok(listener)
 }
@@ -262,6 +265,7 @@ async fn serve_client(
             Ok(_) => refuse("the first request must be hello"),
             Err(error) => refuse(&format!("not a request: {error}")),
         }?;
+        // The answer comes first: the shutdown that it confirms closes this connection.
         let sent = send_reply(&mut stream, &reply).await;
         if ends {
             shutdown.notify_one();
@@ -294,6 +298,7 @@ async fn send_reply(stream: &mut BufReader<UnixStream>, reply: &[u8]) -> io::Res
 async fn answer(request: Request, keeper: &Keeper, client: &UnixStream) -> io::Result<Vec<u8>> {
     match request {
         Request::Open(spec) => encode(keeper.open(spec).await.map(|()| Done {})),
+        // Given up with its client, who may have given the old file its name back.
         Request::Reopen { id } => {
             encode(while_connected(client, keeper.reopen(&id)).await?.map(|()| Done {}))
         }

@@ -184,10 +184,12 @@ impl Sink {
     /// space.
     pub(crate) fn commit(&mut self, batch: &Batch) {
         let (kept, error) = self.append(&batch.text);
+        // The notice at the front is no output that could be lost.
         let lost = &batch.text[kept.max(batch.notice)..];
         let lost_lines = memchr::memchr_iter(b'\n', lost).count() as u64;
         let lost_bytes = (lost.len() as u64).saturating_sub(lost_lines * LINE_OVERHEAD as u64);
         let position = &mut self.position;
+        // Earlier losses count as reported only with the whole notice in the file.
         if batch.notice > 0 && kept >= batch.notice {
             position.unreported_lines = 0;
             position.unreported_bytes = 0;
@@ -227,6 +229,7 @@ impl Sink {
         let (written, error) = write_fully(file, text);
         let kept = match &error {
             None => written,
+            // Only whole lines are kept: the next batch would continue a torn one.
             Some(_) => memchr::memrchr(b'\n', &text[..written]).map_or(0, |end| end + 1),
         };
         // The size is read from the file, since other processes may have truncated it.

@@ -50,6 +50,7 @@ impl Spool {
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         let end = file.metadata()?.len();
         let freed = first_byte(&file, end)?;
+        // The record is not trusted: its offset may lie beyond the end of the file.
         Ok(Self { file, end, logged: logged.unwrap_or(end).min(end), freed })
     }
 
@@ -103,11 +104,13 @@ impl Spool {
 
     /// Releases logged bytes except for the last `keep`, once there are more than `slack`.
     pub(crate) fn release(&mut self, keep: u64, slack: u64) -> io::Result<()> {
+        // A hole in a part of a page frees nothing.
         let until = self.logged.saturating_sub(keep) / PAGE * PAGE;
         let len = until.saturating_sub(self.freed);
         if len == 0 || len < slack {
             return Ok(());
         }
+        // The size stays, because it is the offset of the next output.
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         let from = i64::try_from(self.freed).map_err(io::Error::other)?;
         fallocate(&self.file, flags, from, i64::try_from(len).map_err(io::Error::other)?)?;

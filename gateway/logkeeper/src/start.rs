@@ -144,6 +144,7 @@ impl ContainerHandle {
         };
         tokio::pin!(asked);
         let end = Instant::now() + limit;
+        // Refused at once if the file system hangs already; otherwise that is checked at intervals.
         let mut look = if self.stalled(id).is_err() { Instant::now() } else { Instant::now() + STALLED };
         loop {
             tokio::select! {

@@ -109,6 +109,7 @@ impl StateDir {
     /// fail.
     pub(crate) fn remove(&self, id: &str) -> io::Result<()> {
         let EntryPaths { entry, position, spools } = self.paths(id);
+        // The entry goes first: after a kill, the next start removes files that have none.
         if_present(fs::remove_file(&entry))?;
         reach(CrashPoint::EntryForgotten);
         for path in [position].into_iter().chain(spools) {
@@ -133,6 +134,7 @@ impl StateDir {
         let suffixes = [".json.new", ".pos", ".stdout.spool", ".stderr.spool"];
         for name in &names {
             let owner = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
+            // A kill has cut off the creation or the removal of its container.
             if owner.is_some_and(|id| name.ends_with(".new") || !ids.contains(id)) {
                 let path = self.path.join(name);
                 if_present(fs::remove_file(&path)).map_err(Error::file("remove", &path))?;
@@ -198,6 +200,7 @@ fn probe(path: &Path) -> io::Result<()> {
     });
     if_present(fs::remove_file(path))?;
     match probed {
+        // A full file system supports what is needed, and has no room at the moment.
         Err(error) if error.raw_os_error() == Some(Errno::ENOSPC as i32) => Ok(()),
         probed => probed,
     }

@@ -59,6 +59,7 @@ pub(crate) async fn outward(
                 continue;
             }
             read = read => read?,
+            // After the cut, only output that is there already is read.
             () = ready(()), if left_after_cut.is_some() => return Ok(()),
         };
         if read == 0 {
@@ -76,6 +77,8 @@ pub(crate) async fn outward(
 /// Copies a stream to an input, and ends the input when the client ends the stream.
 pub(crate) async fn inward(inbound: &mut Inbound, input: &mut Input) -> Result<(), CopyError> {
     while let Some(piece) = inbound.next().await? {
+        // The client may send more during the write: memory is bounded by the budget, which the piece still
+        // uses.
         inbound.consumed(piece.bytes.len()).await;
         input.0.write_all(&piece.bytes).await?;
         input.0.flush().await?;

@@ -46,6 +46,7 @@ pub(crate) async fn run<E: Display>(
     let mut reading = pin!(reading);
     let mut working = pin!(async { tokio::join!(session, writing) });
     tokio::select! {
+        // The client is gone, and `end` cancelled: the session and the writer end.
         () = &mut reading => { working.await; }
         _ = &mut working => {
             let _slow = timeout(LINGER, reading).await;

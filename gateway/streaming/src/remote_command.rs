@@ -131,8 +131,10 @@ pub(crate) async fn run(
     let ended = exit_and_outputs(&*control, outputs, &cut);
     let inputs = async {
         tokio::join!(carry_input(stdin, input), resizes(resize, &*control));
+        // The inputs may end long before the process, which then continues.
         std::future::pending::<()>().await;
     };
+    // Biased: an exit that is known is reported, also if the connection ends at the same time.
     let outcome = tokio::select! {
         biased;
         outcome = ended => outcome,
@@ -202,6 +204,7 @@ async fn carry_input(inbound: Option<Inbound>, input: Option<Input>) {
 async fn resizes(inbound: Option<Inbound>, control: &dyn Control) {
     let Some(mut inbound) = inbound else { return };
     let first = Size { width: NonZeroU16::MIN, height: NonZeroU16::MIN };
+    // Only the latest size matters: it replaces earlier ones while the process is being resized.
     let (sender, mut sizes) = watch::channel(first);
     let receive = async move {
         let mut parser = Sizes::default();

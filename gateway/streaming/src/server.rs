@@ -156,7 +156,10 @@ impl Server {
                 },
             }
         }
+        // New connections are refused at once, instead of waiting in a backlog that nobody accepts from.
         drop(listener);
+        // First sessions may end by themselves. Then they are cancelled, and have time to notify their
+        // processes.
         for limit in [config.drain_timeout, ENDING] {
             let ended = async {
                 while let Some(ended) = connections.join_next().await {
@@ -186,6 +189,7 @@ impl PendingConnections {
     /// Returns whether one more connection may be accepted.
     fn make_room(&mut self, connections: usize, config: &Config) -> bool {
         self.0.retain(|place| place.strong_count() > 0);
+        // Those without a request do not count: they have a limit of their own, and are evicted.
         connections.saturating_sub(self.0.len()) < config.max_connections
     }
 
@@ -218,6 +222,7 @@ async fn connection(
     place: Arc<EvictionToken>,
     end: CancellationToken,
 ) {
+    // A keystroke must not wait until the client has acknowledged earlier bytes.
     let probe = match socket.set_nodelay(true).and_then(|()| Probe::of(&socket)) {
         Ok(probe) => probe,
         Err(error) => return debug!(%error, "a streaming connection cannot be served"),
@@ -242,6 +247,7 @@ async fn connection(
         () = place.cancelled() => return,
         () = end.cancelled() => return,
     };
+    // It has a request now, and is not evicted for others any more.
     drop(place);
     match answered {
         Ok(Some((redeemed, io))) => {

@@ -36,6 +36,7 @@ impl<T> Tokens<T> {
         let mut random = [0; RANDOM];
         getrandom::fill(&mut random).expect("Linux gives random bytes to everybody");
         let token = URL_SAFE_NO_PAD.encode(random);
+        // Redeemed tokens leave their expiries behind.
         if self.expiries.len() >= 2 * self.limit {
             self.expiries.retain(|(_, token)| self.waiting.contains_key(token));
         }

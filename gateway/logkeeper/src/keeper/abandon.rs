@@ -157,6 +157,7 @@ impl Loss {
     ///
     /// Takes the content of the FIFOs. A file that cannot be read counts as empty.
     fn of(spec: &LogSpec, paths: &EntryPaths) -> Self {
+        // Without a record it is unknown what of the spool is logged: the FIFOs alone are counted.
         let position = PositionFile::open(&paths.position).ok().and_then(|(_, position)| position);
         let mut loss = Self::default();
         for (stream, path) in Stream::ALL.into_iter().zip([&spec.stdout, &spec.stderr]) {
@@ -190,6 +191,7 @@ impl Loss {
         let mut fifo = fifo::open(path, false)?;
         let mut buffer = vec![0; CHUNK];
         let mut taken = 0;
+        // Bounded, because a writer may never pause.
         while taken < LAST_DRAIN {
             match fifo.read(&mut buffer) {
                 Ok(0) => break,

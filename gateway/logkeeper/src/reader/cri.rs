@@ -113,6 +113,7 @@ impl CriReader {
         // The newest one first: if it is rotated now, it is still read as the newest.
         let newest = dir.file(&name)?;
         let mut rotated = rotation::rotated(&dir, &name)?;
+        // It was rotated between the two look-ups, and is read once.
         if let Some(newest) = &newest
             && let Some(last) = rotated.last()
             && matches!(dir.id_of(&last.name), Ok(Some(id)) if id == newest.id)
@@ -312,6 +313,7 @@ impl CriReader {
         if self.follows
             && let Some(size) = text.plain_len()?
         {
+            // A file that is shorter than what was read of it was truncated in place.
             let truncated_to = (size < self.window.position()).then_some(size);
             if let Some(from) = self.replay.rewritten_from(text)?.or(truncated_to) {
                 self.window.move_to(from);
@@ -370,6 +372,7 @@ impl CriReader {
                 self.file += 1;
                 self.begin = 0;
             } else if let Some((text, len)) = self.newest.take() {
+                // Without `follow`, the end is where it was when the reader was opened.
                 break (text, if self.follows { u64::MAX } else { len });
             } else if self.follows
                 && let Some(opened) = self.dir.file(&self.name)?
@@ -398,6 +401,7 @@ impl CriReader {
     /// Leaves out the rest of a file that cannot be read on, if others follow.
     fn omit_rest(&mut self, source: io::Error) -> Result<(), ReadError> {
         let error = ReadError::File { action: "read", path: self.dir.path_of(&self.name), source };
+        // An unreadable file costs its own lines, unless it is the last one.
         if !self.has_next() {
             return Err(error);
         }

@@ -234,6 +234,7 @@ impl SpdyReader {
             Target::Queue(queue) if !bytes.is_empty() => {
                 let length = bytes.len();
                 let piece = self.budget.admit(bytes).await;
+                // Nobody reads the stream: its bytes must not use up the connection's window.
                 if queue.send(Item::Piece(piece)).is_err() {
                     self.flow.connection_consumed(length).await;
                 }

@@ -56,6 +56,7 @@ impl Flow {
     /// are lost for this stream.
     pub(crate) async fn reserve(&self, stream: u32, want: usize) -> Result<usize, Gone> {
         loop {
+            // Created before the look at the table, so that a change in between is not missed.
             let changed = self.changed.notified();
             let room = self.table().reserve(stream, want);
             match room {
@@ -109,6 +110,7 @@ impl Flow {
         let untold = self.unacknowledged.fetch_add(length, Ordering::Relaxed).saturating_add(length);
         if untold >= CONNECTION_WINDOW / 2 {
             let delta = self.unacknowledged.swap(0, Ordering::Relaxed);
+            // A concurrent call may have acknowledged them.
             if delta > 0 {
                 self.send(frame::window(0, delta)).await;
             }
@@ -121,6 +123,7 @@ impl Flow {
         let length = u32::try_from(length).unwrap_or(CONNECTION_WINDOW);
         let untold = self.unacknowledged.fetch_add(length, Ordering::Relaxed).saturating_add(length);
         if untold >= CONNECTION_WINDOW / 2
+            // If the queue is full, the next call acknowledges these bytes too.
             && let Ok(slot) = self.control.try_reserve()
         {
             slot.send(frame::window(0, self.unacknowledged.swap(0, Ordering::Relaxed)));

@@ -91,6 +91,7 @@ impl<Q: Clone> Table<Q> {
         if id.is_multiple_of(2) || id <= self.last {
             return Err(OpenError::Protocol);
         }
+        // Also of a stream that is refused: its data may be on the way, and is then known to be late.
         self.last = id;
         if self.streams.len() >= self.limit {
             return Err(OpenError::Limit);
