@@ -100,6 +100,7 @@ impl Hierarchy {
             mounts.iter().flat_map(|mount| &mount.controllers).any(|name| !name.starts_with("name="));
         let has_v2 = mounts.iter().any(|mount| mount.controllers.is_empty());
         let mode = match (has_v1, has_v2) {
+            // A hybrid layout has both, and its resource controllers in v1.
             (true, _) => CgroupMode::V1,
             (false, true) => CgroupMode::V2,
             (false, false) => return Err(Error::NoHierarchy),

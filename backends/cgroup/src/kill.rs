@@ -22,6 +22,7 @@ impl Reader {
     /// [`Error::File`] for an error of the kernel.
     pub fn kill(&self, group: &Group) -> Result<()> {
         let files: Vec<_> = self.hierarchy().dirs(group).map(|dir| dir.join("cgroup.kill")).collect();
+        // The kernel also kills processes that are forked meanwhile, which the passes below can only chase.
         if let Some(path) = files.into_iter().find(|path| path.exists()) {
             let written =
                 OpenOptions::new().write(true).open(&path).and_then(|mut file| file.write_all(b"1"));

@@ -67,6 +67,7 @@ impl Reader {
     pub fn move_cpuset(&self, from: &Group, to: &Group) -> Result<()> {
         let Some((from_dir, to_dir)) = self.cpuset_dirs(from, to) else { return Ok(()) };
         for file in ["cpuset.cpus", "cpuset.mems"] {
+            // The kernel admits no process to a group without processors or memory nodes.
             inherit(&to_dir, file)?;
         }
         let listing = from_dir.join("cgroup.procs");
@@ -154,6 +155,7 @@ fn listed(listing: &Path) -> Result<Vec<u32>> {
 /// Moves a process to another group if it is still listed in its own: since the pid was read, the process may have
 /// exited, and the pid may be that of a stranger.
 fn move_if_listed(listing: &Path, target: &Path, pid: u32) -> Result<()> {
+    // Checked right before the write: the id of a process that has exited may be that of a foreign one.
     if !listed(listing)?.contains(&pid) {
         return Ok(());
     }

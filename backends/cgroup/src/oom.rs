@@ -75,6 +75,7 @@ impl OomWatch {
         let path = path.to_owned();
         let mut watch =
             Self { path, file, signals, parent, signalled: 0, awaited_removal: false, ended: false, last: 0 };
+        // Takes the baseline of the counts.
         watch.kills()?;
         Ok(Some(watch))
     }

@@ -128,6 +128,7 @@ fn decide_origin(before: &KillCounts, now: &KillCounts) -> KillOrigin {
     let (Some(then), Some(beside)) = (&before.siblings, &now.siblings) else { return KillOrigin::Unknown };
     let theirs: u64 =
         beside.iter().map(|(group, count)| count.saturating_sub(then.get(group).copied().unwrap_or(0))).sum();
+    // The kills of a sibling that is gone are in the total, and in no count that can be read.
     let all_stayed = then.keys().all(|group| beside.contains_key(group));
     match (all > theirs, all_stayed) {
         (false, _) => KillOrigin::Others,

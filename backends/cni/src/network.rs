@@ -127,6 +127,7 @@ impl Network {
             let parsed = CniResult::parse(&output, self.list.cni_version)
                 .map_err(|source| Error::Result { plugin: type_of(plugin).to_owned(), source })?;
             let result = &made.insert(parsed).raw;
+            // After each plugin: after a kill, DEL gets the result of the last one that has run.
             if let Some(journal) = journal {
                 journal::append(journal, result).await?;
             }
@@ -221,6 +222,7 @@ impl Network {
     /// The configuration that is passed to a plugin: its own, with the keys that the specification makes the
     /// runtime add and remove.
     fn request(&self, plugin: &PluginConf, attachment: &Attachment, previous: Option<&Value>) -> Value {
+        // Keys that the runtime interprets or sets.
         let taken = |key: &str| matches!(key, "capabilities" | "prevResult") || key.starts_with("cni.dev/");
         let mut request = Map::new();
         request.insert("cniVersion".to_owned(), self.list.cni_version.as_str().into());

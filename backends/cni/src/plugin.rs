@@ -232,6 +232,7 @@ impl Plugins {
             .env("CNI_PATH", dirs)
             .current_dir("/")
             .stdin(Stdio::piped())
+            // A kill of the group reaches the programs that the plugin runs.
             .process_group(0)
             .kill_on_drop(true);
         command

@@ -103,6 +103,7 @@ pub fn map_ids(users: &Path, source: &Path, target: &Path) -> Result<(), Error> 
 }
 
 pub(crate) fn command(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<Command, Error> {
+    // The child resolves this path before its exec closes the descriptor.
     let mut command = Command::new(format!("/proc/self/fd/{}", program()?.as_raw_fd()));
     command.args(words).env_clear();
     Ok(command)

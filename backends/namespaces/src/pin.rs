@@ -114,6 +114,7 @@ impl Pins {
         let mut placed = Vec::new();
         let made = create_mount_files(dir, want, &mut placed)
             .inspect(|()| reach(CrashPoint::PinsPlaced))
+            // The thread stays in the new namespaces, so it must not be one that does other work.
             .and_then(|()| on_own_thread("make namespaces", || set_up_and_pin(dir, want, &sysctls))?);
         match made {
             Ok(()) => Ok(Self { dir: dir.to_owned(), pinned: placed }),

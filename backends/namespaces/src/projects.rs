@@ -46,6 +46,7 @@ pub fn join(dir: &Path, project: u32) -> Result<(), Error> {
 /// # Errors
 /// [`Error::NoProjectQuota`]; [`Error::Project`] with the kernel's error; [`Error::Program`].
 pub fn limit(dir: &Path, project: u32, bytes: Option<u64>) -> Result<(), Error> {
+    // To the kernel, 0 means no limit.
     let kib = bytes.map_or(0, |bytes| bytes.div_ceil(1024).max(1));
     let project = project.to_string();
     let kib = kib.to_string();

@@ -63,6 +63,7 @@ impl Checked {
 pub fn set_in_netns(netns: &Path, sysctls: &BTreeMap<String, String>) -> Result<(), Error> {
     let own = |path: &Path| std::fs::metadata(path).map_err(Error::file("stat the namespace", path));
     let ours = Path::new("/proc/self/ns/net");
+    // In the node's own namespace, a sandbox must not change the parameters of the node.
     let shared = own(netns)?.ino() == own(ours)?.ino();
     let checked =
         sysctls.iter().map(|(name, value)| Checked::new(name, value, |ns| ns == Ns::Net && !shared));

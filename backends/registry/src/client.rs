@@ -139,6 +139,7 @@ impl Client {
         let name = reference.clone();
         let thread = Arc::clone(&self.shared.hosts_thread);
         let loading = async {
+            // A hung file system blocks one thread, which keeps the permit, and not one more for each pull.
             let place = thread.acquire_owned().await;
             let load = move || {
                 let _until_it_returns = place;

@@ -187,6 +187,7 @@ impl Copying<'_> {
         let kind = FileType::from_raw_mode(seen.st_mode);
         match kind {
             FileType::RegularFile => {
+                // A FIFO may have taken the place of the file since `stat`: it must not be waited for.
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let source = openat(from, name, flags, Mode::empty())?;
                 let seen = fstat(&source)?;
@@ -209,6 +210,7 @@ impl Copying<'_> {
             | FileType::BlockDevice
             | FileType::Unknown => mknodat(to, name, kind, Mode::RUSR | Mode::WUSR, seen.st_rdev)?,
         }
+        // The owner comes first, because chown(2) clears set-user-id bits and file capabilities.
         let (uid, gid) = owner(seen);
         chownat(to, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
         if kind != FileType::Symlink {
@@ -291,6 +293,7 @@ impl Copying<'_> {
             crate::remove::remove_at(&self.root, &self.links_name, self.cancel)?;
         }
         let failed = |doing| Error::io(doing, c"a directory", depth);
+        // The attributes come last: entries that are made in a directory change its times.
         let from = level.from.fd().map_err(failed("read"))?;
         let seen = fstat(from).map_err(failed("stat"))?;
         copy_attributes(from, &level.to, &seen, &mut self.xattrs)

@@ -74,6 +74,7 @@ impl Contents {
             if data >= end {
                 break;
             }
+            // Holes take no space.
             budget.take_bytes(end - data)?;
             at = data;
             while at < end {
@@ -97,6 +98,7 @@ impl Contents {
             let mut written = at;
             let wanted = usize::try_from(length).unwrap_or(BUFFER);
             match copy_file_range(&from, Some(&mut read), &to, Some(&mut written), wanted) {
+                // Some file systems answer 0 although there is data: a read decides.
                 Ok(0) | Err(Errno::XDEV | Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM) => {}
                 Ok(copied) => return Ok(copied.try_into().unwrap_or(u64::MAX)),
                 Err(errno) => return Err(errno),

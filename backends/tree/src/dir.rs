@@ -66,6 +66,7 @@ pub fn open_below(dir: impl AsFd, path: &Path) -> io::Result<Option<OwnedFd>> {
 /// # Errors
 /// `EXDEV` if something is mounted there.
 pub(crate) fn enter(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    // Neither a mount point nor a link of /proc leads out of the tree.
     match openat2(&dir, name, FLAGS, Mode::empty(), ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS) {
         // A kernel before 5.6, or a seccomp filter that does not know `openat2`.
         Err(Errno::NOSYS | Errno::PERM) => {

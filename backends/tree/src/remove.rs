@@ -167,6 +167,7 @@ impl<'c> Removal<'c> {
         let failed = || Error::io("open", name, depth);
         let id = Id::of(&dir).map_err(failed())?;
         if let Some(above) = self.open.back_mut()
+            // The same directory a second time: another process fills it while it is emptied.
             && above.last.replace(id) == Some(id)
         {
             self.repeat()?;

@@ -60,6 +60,7 @@ impl Client {
             let literal = match first {
                 0x80.. => None,
                 0x40..0x80 => Some(6),
+                // RFC 7541, 4.2: the size of the table changes at the beginning of a block alone.
                 0x20..0x40 if !may_resize => return Err(Malformed),
                 0x20..0x40 => {
                     at = self.resize(block, at)?;
@@ -86,6 +87,7 @@ impl Client {
                 copied = at;
             }
             if prefix == 6 {
+                // A rewritten value has the same length: this table and that of h2 evict the same entries.
                 self.table.insert(name, value.decoded_len()?);
             }
         }
@@ -177,6 +179,7 @@ fn integer(block: &[u8], at: usize, prefix: u32) -> Result<(usize, usize), Malfo
     if value < mask {
         return Ok((value, at + 1));
     }
+    // The bound on the number of bytes keeps the value from overflowing.
     for (shift, at) in [0, 7, 14, 21].into_iter().zip(at + 1..) {
         let next = byte(at)?;
         value += (next & 0x7f) << shift;

@@ -102,6 +102,7 @@ impl<S: AsyncRead + Unpin, G: Unpin> AsyncRead for AuthorityFilter<S, G> {
             if !watch.push(&buf.filled()[before..]) {
                 return Poll::Ready(Ok(()));
             }
+            // The bytes that were read are withdrawn: the rewriter's output is delivered in their place.
             buf.set_filled(before);
         }
         Poll::Ready(Ok(()))

@@ -84,6 +84,7 @@ impl GuardedListener {
         let listener = UnixListener::bind(path).map_err(fail)?;
         switchyard_crash_points::reach(switchyard_crash_points::CrashPoint::SocketBound);
         let file = Arc::new(SocketFile { path: path.to_owned(), identity: identity(path) });
+        // A connection before these calls is harmless: each is admitted by the credentials of its peer.
         chown(path, None, group).map_err(|errno| fail(errno.into()))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(fail)?;
         Ok(Self { listener, group, limiter: None, file })
@@ -162,6 +163,7 @@ impl GuardedListener {
             || uid == geteuid()
             || self.group.is_some_and(|group| {
                 peer.gid() == group.as_raw()
+                    // SO_PEERCRED has no supplementary groups.
                     || peer.pid().is_some_and(|pid| groups_of(pid, peer.uid()).contains(&group.as_raw()))
             })
     }
@@ -170,6 +172,7 @@ impl GuardedListener {
 impl SocketFile {
     /// Removes the file, if it is still the one that was created. Idempotent.
     pub fn remove(&self) {
+        // Another daemon may have bound a socket of its own at the path.
         let ours = self.identity.is_some() && identity(&self.path) == self.identity;
         if ours && let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(socket = %self.path.display(), %error, "cannot remove the socket");

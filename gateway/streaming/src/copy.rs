@@ -77,8 +77,7 @@ pub(crate) async fn outward(
 /// Copies a stream to an input, and ends the input when the client ends the stream.
 pub(crate) async fn inward(inbound: &mut Inbound, input: &mut Input) -> Result<(), CopyError> {
     while let Some(piece) = inbound.next().await? {
-        // The client may send more during the write: memory is bounded by the budget, which the piece still
-        // uses.
+        // The client may send more during the write: the piece keeps its share of the memory budget.
         inbound.consumed(piece.bytes.len()).await;
         input.0.write_all(&piece.bytes).await?;
         input.0.flush().await?;

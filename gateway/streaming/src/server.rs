@@ -158,8 +158,7 @@ impl Server {
         }
         // New connections are refused at once, instead of waiting in a backlog that nobody accepts from.
         drop(listener);
-        // First sessions may end by themselves. Then they are cancelled, and have time to notify their
-        // processes.
+        // First sessions may end by themselves. Then they are cancelled, with time to notify processes.
         for limit in [config.drain_timeout, ENDING] {
             let ended = async {
                 while let Some(ended) = connections.join_next().await {

@@ -95,6 +95,7 @@ impl Certificate {
     /// Presents another certificate, and demands what came with it, in connections from now on.
     pub fn replace(&self, new: NewCertificate) {
         let former = std::mem::replace(&mut *self.0.write(), Acceptor::new(new));
+        // After the replacement: a client that connects again because of this gets the new certificate.
         former.replaced.cancel();
     }
 

@@ -140,6 +140,7 @@ impl Authorizer {
                 ));
             }
         };
+        // The same answer would be refused again.
         if refused == Some(&header) {
             return Err(unauthorized("they were not accepted"));
         }

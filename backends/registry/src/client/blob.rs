@@ -235,6 +235,7 @@ impl Blob {
                 }
                 0
             }
+            // The host ignores ranges: the bytes that are known already are skipped.
             StatusCode::OK => {
                 if let Some(length) = length.filter(|length| *length != size) {
                     return Err(self.size_mismatch(length));

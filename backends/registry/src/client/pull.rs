@@ -226,6 +226,7 @@ impl Pull {
         };
         let hosts = self.capable(|host| if digest.is_some() { host.pull } else { host.resolve }, &what)?;
         let (last, mirrors) = hosts.split_last().expect("capable returns at least one host");
+        // Each mirror is tried once: the next host is asked instead of a retry.
         for mirror in mirrors {
             match self.fetch_from(mirror, target, digest, expected).await {
                 Ok(resolved) => return Ok(resolved),
