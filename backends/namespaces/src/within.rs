@@ -38,8 +38,7 @@ pub(crate) fn on_own_thread<T: Send>(
 pub fn with_own_mounts<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Error> {
     on_own_thread("work in a mount namespace of its own", move || {
         unshare(CloneFlags::CLONE_NEWNS).map_err(Error::namespace("make a mount namespace"))?;
-        // The mounts of a new namespace are peers of the old ones: without this, changes would propagate
-        // there.
+        // The mounts of a new namespace are peers of the old ones, and would propagate changes there.
         let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         mount(None::<&Path>, "/", None::<&Path>, flags, None::<&Path>)
             .map_err(Error::mount("stop the propagation of the mounts below", "/"))?;

@@ -112,10 +112,12 @@ impl Transport {
         for _ in 0..=MAX_REDIRECTS {
             let at_host = at_origin && own_headers;
             if !at_host {
+                // A registry chose this URL: it must not lead to a link-local service, as a cloud's metadata.
                 guard::check_address(&url).map_err(|refusal| refused(call.what, &refusal))?;
             }
             let client = self.client(host, (!at_host).then_some(&url)).await?;
             let mut request = client.request(method.clone(), url.clone());
+            // Neither headers nor credentials follow a redirect to another origin.
             if at_origin {
                 if own_headers {
                     request = request.headers(host.headers.clone());
@@ -145,6 +147,7 @@ impl Transport {
                 return Ok(Reply { response, host: name, redirected_away: !at_origin });
             };
             let next = redirect_target(&url, location, call.what, &name, may_downgrade)?;
+            // Only these two redirects keep the method (RFC 9110, 15.4).
             if call.form.is_some() && !matches!(status.as_u16(), 307 | 308) {
                 method = Method::GET;
             }
@@ -261,6 +264,7 @@ impl Transport {
         if clients.len() >= MAX_CLIENTS {
             clients.clear();
         }
+        // A concurrent call may have built one, which may have connections already.
         Ok(clients.entry(key).or_insert(client).clone())
     }
 }

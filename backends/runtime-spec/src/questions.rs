@@ -37,6 +37,7 @@ impl Gathered {
         let followed = mounts.iter().filter(|mount| mount.requested.propagation != Propagation::Private);
         let sources: BTreeSet<PathBuf> = followed.map(|mount| mount.source.host_path()).collect();
         recorder.record_propagations(sources.into_iter().collect());
+        // Answers are recorded with their errors, which the build reports if it needs them.
         if task.security.privileged {
             drop(recorder.all_devices());
         }

@@ -115,6 +115,7 @@ impl LogPrinter {
     fn push(&mut self, piece: &LogPiece<'_>) -> io::Result<()> {
         // JSON goes to standard output alone.
         let stream = if self.format == Format::Json { Stream::Stdout } else { piece.stream };
+        // Also at a change of the stream, so that the lines keep their order.
         if stream != self.stream || self.text.len() >= BUFFER {
             self.flush()?;
             self.stream = stream;
@@ -146,6 +147,7 @@ impl LogPrinter {
         let cut = &mut self.cut[stream.index()];
         let mut bytes = std::mem::take(cut);
         bytes.extend_from_slice(text);
+        // A character may be split between two pieces: its beginning waits for the rest.
         if !is_ended
             && let Err(error) = std::str::from_utf8(&bytes)
             && error.error_len().is_none()

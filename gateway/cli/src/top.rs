@@ -142,6 +142,7 @@ fn compare(before: Option<&ContainersView>, now: &ContainersView, sort: SortKey)
 
 fn used(before: Option<&TaskUsageView>, seconds: Option<f64>, now: &TaskUsageView) -> TopTask {
     let rate = |counter: fn(&TaskUsageView) -> Option<u64>| {
+        // A counter below its former value belongs to another cgroup, and gives no rate.
         let grown = counter(now)?.checked_sub(counter(before?)?)?;
         seconds.filter(|seconds| *seconds > 0.0).map(|seconds| as_number(grown) / seconds)
     };

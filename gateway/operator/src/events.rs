@@ -69,6 +69,7 @@ impl EventLog {
 
     fn push(&self, event: EventView) {
         let number = self.0.ring.lock().push(event);
+        // After the ring has it: a follower that wakes finds the event.
         self.0.latest.send_replace(number);
     }
 

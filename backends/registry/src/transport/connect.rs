@@ -31,6 +31,7 @@ pub(super) struct ClientKey {
 pub(super) fn build(key: &ClientKey) -> Result<reqwest::Client> {
     let mut builder = reqwest::Client::builder()
         .user_agent(concat!("switchyard/", env!("CARGO_PKG_VERSION")))
+        // `Transport::send` follows redirects, because it decides what may be sent along.
         .redirect(redirect::Policy::none())
         // This crate retries itself, where it knows what may be repeated.
         .connect_timeout(key.connect_timeout)

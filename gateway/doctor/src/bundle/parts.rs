@@ -63,6 +63,7 @@ impl Context {
         };
         let view = Arc::new(LocalNode::default());
         let socket = request.socket.clone().unwrap_or_else(|| read(&request.sources).paths.admin_socket());
+        // The running daemon may have other sources than this command was given.
         request.sources = FoundDaemon::look(&*view, &request.sources, &socket).sources;
         let config = read(&request.sources);
         Self { request, view, config, socket }

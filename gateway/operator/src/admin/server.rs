@@ -262,6 +262,7 @@ async fn requests(
                     Err(never) => match never {},
                 },
             };
+            // The answer is sent within the idle limit: a client that does not read it keeps no place.
             place.set(ConnectionPhase::Idle);
             Ok::<_, Infallible>(answer)
         }
@@ -272,6 +273,7 @@ async fn requests(
     let ended = tokio::select! {
         ended = &mut served => ended,
         () = &mut last => {
+            // The certificate was replaced: a request in progress is answered before the connection ends.
             served.as_mut().graceful_shutdown();
             served.await
         }

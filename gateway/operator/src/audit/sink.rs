@@ -68,6 +68,7 @@ impl Sink {
                 }
             }
             Self::File(path, open) => {
+                // After an error, the next line opens the file again, and ends a torn line before it.
                 let mut file = match open.take() {
                     Some(file) => file,
                     None => open_file(path)?,

@@ -131,6 +131,7 @@ impl SandboxTraffic {
     #[must_use]
     pub fn of(sandbox: SandboxId, interfaces: &[InterfaceStats]) -> Self {
         let mut traffic = Self { sandbox, received_bytes: 0, sent_bytes: 0 };
+        // Traffic on loopback does not leave the sandbox.
         for interface in interfaces.iter().filter(|interface| interface.name != "lo") {
             traffic.received_bytes = traffic.received_bytes.saturating_add(interface.rx_bytes);
             traffic.sent_bytes = traffic.sent_bytes.saturating_add(interface.tx_bytes);

@@ -41,6 +41,7 @@ impl Ring {
             let Some(oldest) = self.events.pop_front() else { break };
             self.bytes -= size(&oldest);
             self.dropped = oldest.number;
+            // The numbers of such a gap are counted as dropped from now on.
             while self.gaps.front().is_some_and(|(last, _)| *last <= oldest.number) {
                 self.gaps.pop_front();
             }

@@ -85,6 +85,7 @@ impl InFlightMetrics {
     }
 
     pub(super) fn set(&self, ages: &OperationAges) {
+        // A combination without operations must not keep its former count.
         self.count.reset();
         for kind in OperationKind::ALL {
             self.oldest.with_label_values(&[kind.as_str()]).set(0.0);

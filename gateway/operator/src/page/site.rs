@@ -130,6 +130,7 @@ impl StatusPage {
     fn cookie_of(&self, session: &PageSecret) -> String {
         let seconds = SESSION_TIME.as_secs();
         let Self(state) = self;
+        // No request that another site causes has the cookie, and no script can read it.
         format!("{}={}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}", state.cookie, session.expose())
     }
 
