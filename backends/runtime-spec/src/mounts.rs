@@ -102,6 +102,7 @@ pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     defaults.retain(|mount| !replaced(mount));
     made.mounts = defaults;
     made.mounts.extend(asked);
+    // A mount comes before those below it, which it would hide.
     made.mounts.sort_by_key(|mount| text::depth(&mount.destination));
     Ok(made)
 }
@@ -354,6 +355,7 @@ fn propagated(
         Propagation::Private => Ok("rprivate"),
         Propagation::HostToTask => match host(fs)? {
             HostPropagation::Shared | HostPropagation::Slave => {
+                // Not if another mount needs `rshared`.
                 made.rootfs_propagation.get_or_insert("rslave");
                 Ok("rslave")
             }

@@ -13,7 +13,7 @@ use crate::output::print;
 /// The name to take.
 #[derive(Debug, Args)]
 pub(super) struct RecoverArgs {
-    /// The instance name of the containers, as `switchyard status` shows it; with another they stay unmanaged.
+    /// Instance name of the containers, as `switchyard status` shows it; with another they stay unmanaged.
     #[arg(long, value_name = "NAME")]
     instance: String,
     /// The configuration file of the daemon; that of the running daemon, or /etc/switchyard/config.toml if that exists.

@@ -20,6 +20,7 @@ pub(crate) async fn carry(redeemed: Redeemed, io: Io, config: &Config, end: Canc
         () = &mut session => {}
         () = activity.idle(config.idle_timeout) => {
             debug!("a streaming session was idle for too long");
+            // The session ends by itself then, because it has to hang up its process.
             end.cancel();
             session.await;
         }

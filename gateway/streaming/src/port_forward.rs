@@ -267,6 +267,7 @@ fn read(stream: Incoming) -> Result<(Request, Ends), Outbound> {
     let (Some(port), Some(kind)) = (port, header("streamtype")) else { return Err(outbound) };
     let (ends, error) = match kind {
         "error" => (Ends::Error(outbound), Some(id)),
+        // A client without request ids opens the data stream right after the error stream; its ids are odd.
         "data" => (Ends::Data { port: port.get(), inbound, outbound }, id.checked_sub(2)),
         _ => return Err(outbound),
     };

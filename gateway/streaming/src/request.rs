@@ -72,6 +72,7 @@ fn redeem<B>(sessions: &Sessions, request: &Request<B>) -> Result<Redeemed, Reje
     let now = Instant::now();
     let mut tokens = sessions.tokens();
     let session = tokens.peek(token, now).filter(|session| session.kind() == kind).ok_or_else(missing)?;
+    // A refused upgrade leaves the token valid, for another attempt.
     let negotiated = negotiate(session, request.headers())?;
     let session = tokens.redeem(token, now).ok_or_else(missing)?;
     match (negotiated, session) {

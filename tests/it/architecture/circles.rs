@@ -40,7 +40,7 @@ fn import_circles_are_small_and_of_one_idea() {
     assert!(EXEMPT.iter().all(|(_, why)| !why.is_empty()));
 }
 
-/// Returns whether these files are one file and others below it. The root of a crate is no idea: it is above all.
+/// Returns whether these files are one file and others below it. The root of a crate, above all, is no idea.
 fn is_one_idea(files: &[PathBuf]) -> bool {
     let is_root = |file: &Path| file.ends_with("lib.rs") || file.ends_with("main.rs");
     files.iter().any(|above| {

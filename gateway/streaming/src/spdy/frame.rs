@@ -146,6 +146,7 @@ impl Decoder {
             let bytes = body.get(at..at + 4).and_then(|bytes| bytes.first_chunk::<4>());
             bytes.map(|bytes| u32::from_be_bytes(*bytes)).ok_or(FrameError::Length(kind))
         };
+        // The highest bit of an id is reserved.
         let stream = |at: usize| match number(at)? & MAX_WINDOW {
             0 => Err(FrameError::ZeroStream),
             stream => Ok(stream),
@@ -169,6 +170,7 @@ impl Decoder {
             7 => length(8).and_then(|()| Ok(Event::GoAway { status: number(4)? })),
             8 => {
                 stream(0)?;
+                // The headers mean nothing here, but the compression state depends on them.
                 self.inflater.read(&body[4..])?;
                 Ok(Event::Ignored)
             }
