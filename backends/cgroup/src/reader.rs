@@ -156,6 +156,7 @@ impl Reader {
     /// # Errors
     /// [`Error::File`] for an error of the kernel.
     pub fn remove_empty(&self, group: &Group) -> Result<EmptyRemoval> {
+        // All hierarchies are checked before the first removal, so that a group in use stays whole.
         for dir in self.hierarchy.dirs(group) {
             let processes = read_if_there(&dir.join("cgroup.procs"))?.unwrap_or_default();
             if !parse::pids(&processes).is_empty() || !children(&dir)?.is_empty() {

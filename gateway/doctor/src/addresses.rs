@@ -68,6 +68,7 @@ struct Route {
 /// A line of `/proc/net/route`: the kernel prints an address as one number in the machine's byte order.
 fn route_of_four(line: &str) -> Option<Route> {
     let fields: Vec<&str> = line.split_whitespace().collect();
+    // The kernel prints the bytes of an address in the machine's order.
     let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
     let to = Ipv4Addr::from(number(fields.get(1)?)?);
     let prefix = number(fields.get(7)?)?.count_ones();
@@ -91,6 +92,7 @@ fn overlap(one: &Subnet, other: &Subnet) -> bool {
     match (one.first(), other.first()) {
         (IpAddr::V4(one), IpAddr::V4(other)) => {
             let differing = one.to_bits() ^ other.to_bits();
+            // A prefix of 0 shifts out all bits: it overlaps with every network.
             differing.checked_shr(32 - prefix).unwrap_or(0) == 0
         }
         (IpAddr::V6(one), IpAddr::V6(other)) => {

@@ -60,6 +60,7 @@ async fn sandbox(
     let found = scope.sandbox_with_tasks(id)?;
     let inspection = match disclosure {
         Disclosure::Names => in_time(scope.inspect_sandbox(id)).await,
+        // Secrets are known to the runtime alone: without it, the request fails.
         Disclosure::Secrets => Ok(in_time(scope.show_sandbox_secrets(id)).await?),
     };
     let sandbox = &found.sandbox;

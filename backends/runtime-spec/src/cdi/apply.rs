@@ -60,6 +60,7 @@ pub(crate) fn apply(edits: &Edits, target: Target<'_>, fs: &dyn HostFs) -> Resul
     }
     let gids = &mut process.user.additional_gids;
     let mut known: HashSet<u32> = gids.iter().copied().collect();
+    // As the reference implementation of CDI, which ignores group 0.
     gids.extend(additional_gids.iter().filter(|gid| **gid != 0 && known.insert(**gid)));
     Ok(())
 }

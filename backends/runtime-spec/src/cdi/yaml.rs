@@ -105,6 +105,7 @@ impl Reader {
     fn alias(&mut self, anchor: usize) -> Result<(), String> {
         // An anchor that refers to itself is not complete yet.
         let done = self.anchors.get(&anchor).cloned().ok_or("it has a value that is none")?;
+        // An alias counts with all its values: a few nested ones expand to billions.
         self.charge(done.values, done.depth)?;
         self.insert(0, done)
     }
