@@ -163,7 +163,6 @@ fn page_sizes(dir: &Path) -> Vec<String> {
 /// I/O by device from `blkio`, including descendants where the kernel has recursive files.
 fn v1_devices(dir: &Path) -> Result<Vec<DeviceIo>> {
     let read = |name: &str| {
-        // The recursive file includes descendants; kernels without it have the plain one.
         let whole = read_if_there(&dir.join(format!("blkio.throttle.{name}_recursive")))?;
         match whole {
             Some(text) => Ok(Some(text)),

@@ -155,7 +155,6 @@ fn listed(listing: &Path) -> Result<Vec<u32>> {
 /// Moves a process to another group if it is still listed in its own: since the pid was read, the process may have
 /// exited, and the pid may be that of a stranger.
 fn move_if_listed(listing: &Path, target: &Path, pid: u32) -> Result<()> {
-    // Checked right before the write: the id of a process that has exited may be that of a foreign one.
     if !listed(listing)?.contains(&pid) {
         return Ok(());
     }

@@ -376,7 +376,6 @@ fn flag(map: &PluginConf, key: &'static str) -> Result<bool, ConfError> {
     match map.get(key) {
         None => Ok(false),
         Some(Value::Bool(value)) => Ok(*value),
-        // As libcni, which also accepts the words.
         Some(Value::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
         Some(Value::String(text)) if text.eq_ignore_ascii_case("false") => Ok(false),
         Some(_) => Err(wrong),

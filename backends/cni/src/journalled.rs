@@ -98,7 +98,6 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
         free_unowned(network.list().clone()).await;
     }
     match journal::remove(path).await {
-        // A journal that stays causes one DEL more, which is harmless.
         Ok(()) => reach(CrashPoint::JournalRemoved),
         Err(error) => {
             tracing::warn!(error = report(&error), "a network attachment is undone, and its journal stays");

@@ -79,7 +79,6 @@ pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Re
         names.iter().map(|name| DeviceName::parse(name)).collect::<Result<_>>()?;
     let mut needed = Needed { files: Vec::new(), places: wanted.iter().map(|_| None).collect() };
     let mut bad = Vec::new();
-    // A later directory takes precedence: an earlier one is read for devices that are still missing.
     for dir in dirs.iter().rev() {
         let kinds = needed.missing_kinds(&wanted);
         if kinds.is_empty() {

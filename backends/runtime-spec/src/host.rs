@@ -118,7 +118,6 @@ fn walk(
         if entry.file_name().to_str().is_some_and(|name| skipped.contains(&name)) {
             continue;
         }
-        // Links are not followed: as /dev/cdrom, they are no further devices.
         let Some(metadata) = if_present(entry.metadata())? else { continue };
         if let Some(info) = device_info(&metadata) {
             devices.push((entry.path(), info));

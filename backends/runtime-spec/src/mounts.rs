@@ -102,7 +102,6 @@ pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     defaults.retain(|mount| !replaced(mount));
     made.mounts = defaults;
     made.mounts.extend(asked);
-    // A mount comes before those below it, which it would hide.
     made.mounts.sort_by_key(|mount| text::depth(&mount.destination));
     Ok(made)
 }

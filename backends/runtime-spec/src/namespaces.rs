@@ -48,7 +48,6 @@ pub fn of_task(input: &Input<'_>) -> Result<Vec<LinuxNamespace>> {
     let own_cgroup = match input.task.cgroup_namespace {
         Some(CgroupNamespace::Private) => true,
         Some(CgroupNamespace::Host) => false,
-        // As containerd's CRI plugin.
         None => input.host.cgroup == CgroupVersion::V2 && !input.task.security.privileged,
     };
     if own_cgroup {

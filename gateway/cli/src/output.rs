@@ -131,7 +131,6 @@ pub(crate) fn can_show_progress() -> bool {
 pub(crate) fn show_progress(text: &str) {
     let width = tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col).max(2));
     let line: String = printable(text).chars().take(width - 1).collect();
-    // Progress is for information: the command does not fail with it.
     let _ = write_all(&mut io::stderr().lock(), format!("\r{line}\x1b[K").as_bytes());
 }
 

@@ -68,7 +68,6 @@ struct Route {
 /// A line of `/proc/net/route`: the kernel prints an address as one number in the machine's byte order.
 fn route_of_four(line: &str) -> Option<Route> {
     let fields: Vec<&str> = line.split_whitespace().collect();
-    // The kernel prints the bytes of an address in the machine's order.
     let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
     let to = Ipv4Addr::from(number(fields.get(1)?)?);
     let prefix = number(fields.get(7)?)?.count_ones();

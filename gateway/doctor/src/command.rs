@@ -38,7 +38,7 @@ pub(crate) fn run(
 ) -> Result<CommandOutput, CommandError> {
     let deadline = Instant::now() + limit;
     let mut command = Command::new(program);
-    // A group of its own, to be killed with its children; no locale, because its output is parsed.
+    // No locale, because the output is parsed.
     command.args(args).env_clear().env("PATH", path).env("LC_ALL", "C").current_dir("/").process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let name = program.display().to_string();

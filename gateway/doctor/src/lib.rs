@@ -140,7 +140,6 @@ fn checked(facts: &Arc<Facts>) -> Vec<Finding> {
         .map(|(name, check)| {
             let facts = Arc::clone(facts);
             let (sender, receiver) = channel();
-            // A thread for each: a check that hangs, as on a dead mount, holds up no other.
             std::thread::spawn(move || {
                 // If nobody waits any more, the findings came too late.
                 let _ = sender.send(check(&facts));

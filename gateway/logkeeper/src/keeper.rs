@@ -232,7 +232,6 @@ impl Keeper {
         limit: Duration,
         mut command: impl FnMut(oneshot::Sender<T>) -> Result<Command, Fault>,
     ) -> Result<Option<T>, Fault> {
-        // Twice: a task may end before it takes the command, and `find` recovers a stored container.
         let end = Instant::now() + limit;
         for _ in 0..2 {
             let (done, answer) = oneshot::channel();
@@ -268,7 +267,6 @@ impl Keeper {
         let mut rest = table.live.range::<str, _>((start, Bound::Unbounded));
         let entries: Vec<_> = rest
             .by_ref()
-            // A stored container is open, also if its task has ended: the next request recovers it.
             .filter(|(id, handle)| !handle.handle.is_closed() || table.shared.state.contains(id))
             .take(PAGE_LEN)
             .map(|(id, handle)| Entry {
@@ -405,7 +403,6 @@ impl Table {
 
     /// Removes a container whose task has ended, unless its id has been reused since.
     fn retire(&mut self, id: &str, contact: &ContainerHandle) {
-        // Another container may have the id by now.
         if self.live.get(id).is_some_and(|handle| handle.handle.is(contact))
             && let Some(handle) = self.live.remove(id)
             && !handle.handle.has_failed()

@@ -31,7 +31,6 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
             None => call_error("create the directory of", path, error),
         })?;
     }
-    // A FIFO or a link may be in the place of the log: neither is waited for or followed.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
     let opened =
         OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags.bits()).open(path);

@@ -202,7 +202,6 @@ async fn listen(config: &Config) -> Result<UnixListener, Error> {
         chown(new, *socket_uid, *socket_gid).map_err(Error::file("set the owner of", new))?;
     }
     reach(CrashPoint::KeeperBound);
-    // Under its name, the socket has its mode and owner from the first moment on.
     files::rename(new, socket, Durable::No).map_err(Error::file("create", socket))?;
     Ok(listener)
 }

@@ -200,7 +200,6 @@ fn probe(path: &Path) -> io::Result<()> {
     });
     if_present(fs::remove_file(path))?;
     match probed {
-        // A full file system supports what is needed, and has no room at the moment.
         Err(error) if error.raw_os_error() == Some(Errno::ENOSPC as i32) => Ok(()),
         probed => probed,
     }

@@ -59,7 +59,6 @@ pub(crate) async fn outward(
                 continue;
             }
             read = read => read?,
-            // After the cut, only output that is there already is read.
             () = ready(()), if left_after_cut.is_some() => return Ok(()),
         };
         if read == 0 {

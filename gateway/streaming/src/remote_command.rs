@@ -204,7 +204,6 @@ async fn carry_input(inbound: Option<Inbound>, input: Option<Input>) {
 async fn resizes(inbound: Option<Inbound>, control: &dyn Control) {
     let Some(mut inbound) = inbound else { return };
     let first = Size { width: NonZeroU16::MIN, height: NonZeroU16::MIN };
-    // Only the latest size matters: it replaces earlier ones while the process is being resized.
     let (sender, mut sizes) = watch::channel(first);
     let receive = async move {
         let mut parser = Sizes::default();

@@ -85,7 +85,6 @@ pub(crate) async fn status_error(reply: Reply, what: &str, idle_timeout: Duratio
     let status = response.status();
     let retry_after = retry_after(response.headers());
     let mut body = Vec::new();
-    // Errors reach clients, and a redirect may lead to any service that this node can reach.
     if !redirected_away {
         let read = async {
             while body.len() < ERROR_LIMIT

@@ -48,7 +48,6 @@ fn end(file: RegularFile) -> Result<Vec<u8>, ReadError> {
 pub(super) fn of_unit(view: &dyn NodeView, unit: &str) -> Result<Vec<u8>, String> {
     let dirs = PROGRAM_DIRS.map(Into::into);
     let journalctl = view.program("journalctl", &dirs).ok_or("there is no journalctl")?;
-    // The newest lines first, so that a cut costs the oldest.
     let args = ["--unit", unit, "--reverse", "--no-pager", "--quiet", "--output=short-iso-precise"];
     let done = run_command(&journalctl, &args, &search_path(), JOURNAL_LIMIT, LOG_MAX);
     let done = done.map_err(|error| report(&error))?;

@@ -401,7 +401,6 @@ impl CriReader {
     /// Leaves out the rest of a file that cannot be read on, if others follow.
     fn omit_rest(&mut self, source: io::Error) -> Result<(), ReadError> {
         let error = ReadError::File { action: "read", path: self.dir.path_of(&self.name), source };
-        // An unreadable file costs its own lines, unless it is the last one.
         if !self.has_next() {
             return Err(error);
         }

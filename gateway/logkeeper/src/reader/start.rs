@@ -131,7 +131,6 @@ impl TailSearch {
             all
         } else {
             let mut counted = ForwardLines { passed_over, ends_at: all.ends_at, ..ForwardLines::default() };
-            // Decompressed a second time, now that the number of its lines is known.
             self.walk(text, &mut counted, u64::MAX)?;
             counted
         };

@@ -300,7 +300,6 @@ fn only_get() -> Response {
 /// send a cookie with `SameSite=Strict` to where it is redirected. It sends it from this page on.
 fn entered(cookie: &str) -> Response {
     let mut answer = message(StatusCode::OK, "You are signed in", "The status page opens by itself.", "");
-    // Not a redirect: browsers send no SameSite=Strict cookie on a navigation that another program began.
     answer.headers_mut().insert(REFRESH, HeaderValue::from_static("0; url=/"));
     answer.headers_mut().insert(SET_COOKIE, cookie_value(cookie));
     answer

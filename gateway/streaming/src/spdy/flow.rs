@@ -123,7 +123,6 @@ impl Flow {
         let length = u32::try_from(length).unwrap_or(CONNECTION_WINDOW);
         let untold = self.unacknowledged.fetch_add(length, Ordering::Relaxed).saturating_add(length);
         if untold >= CONNECTION_WINDOW / 2
-            // If the queue is full, the next call acknowledges these bytes too.
             && let Ok(slot) = self.control.try_reserve()
         {
             slot.send(frame::window(0, self.unacknowledged.swap(0, Ordering::Relaxed)));

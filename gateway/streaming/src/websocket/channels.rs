@@ -210,7 +210,6 @@ impl ChannelWriter {
 
     /// Writes a message, and flushes if no other one is queued.
     async fn send(&mut self, message: Message, end: &CancellationToken) -> Result<(), std::io::Error> {
-        // Messages that are queued together are written together.
         let flush = self.out.is_empty() || matches!(message, Message::Close(_));
         let write = async {
             self.sink.feed(message).await.map_err(std::io::Error::other)?;
