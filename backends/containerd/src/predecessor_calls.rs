@@ -29,6 +29,8 @@ pub(crate) struct PredecessorCalls {
     pub(crate) shims: Arc<Shims>,
 }
 
+/// The time that a predecessor call has to finish in containerd; after it the container is ended.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two observations of a container whose bundle can be seen.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The same where bundles cannot be seen: each observation scans all processes.
@@ -44,10 +46,7 @@ impl PredecessorCalls {
         if !self.shims.predecessor_calls.contains(id) {
             return Ok(CallOutcome::NoEffect);
         }
-        let timeouts = CallTimeouts {
-            grace: self.context.settings().recovery.grace(),
-            limit: self.context.settings().recovery.predecessor_call_timeout(),
-        };
+        let timeouts = CallTimeouts { grace: self.context.settings().recovery.grace(), limit: CALL_TIMEOUT };
         let mut wait = self.load_or_begin_wait(id).await?;
         let mut last = None;
         let mut since = Instant::now();

@@ -13,6 +13,7 @@ mod error;
 mod limits;
 mod load;
 mod nearest;
+mod removed;
 mod sections;
 mod swarm;
 mod tree;

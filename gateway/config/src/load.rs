@@ -13,6 +13,7 @@ use super::change::Effective;
 use super::document::{Document, Location};
 use super::error::ConfigError;
 use super::nearest::nearest;
+use super::removed::{RemovedKey, take_removed};
 use super::sections::{Config, DOCUMENTED, VERSION};
 use super::tree::{leaves, path_of};
 use super::validate;
@@ -62,7 +63,8 @@ pub struct Loaded {
     pub files: Vec<PathBuf>,
     /// The values of files that have no effect.
     pub overridden: Vec<Overridden>,
-    /// Values that are valid but probably not intended, each with its position.
+    /// Keys that have no effect any more, and values that are valid but probably not intended, each with its
+    /// position.
     pub warnings: Vec<String>,
 }
 
@@ -103,6 +105,7 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     env.sort_by(|a, b| a.0.cmp(&b.0));
     layers.extend(env.into_iter().map(|(_, layer)| layer));
     layers.extend(sources.flags.iter().map(flag_layer));
+    let mut warnings: Vec<String> = layers.iter_mut().flat_map(Layer::take_removed).collect();
     let layers = Layers(layers);
 
     let figment = layers.0.iter().fold(Figment::new(), |figment, layer| figment.merge(layer));
@@ -113,10 +116,9 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
         key,
         why,
     })?;
-    let warnings = validate::warnings(&config)
-        .into_iter()
-        .map(|(key, why)| format!("{}: {key}: {why}", layers.origin_of(&path_of(&key))))
-        .collect();
+    for (key, why) in validate::warnings(&config) {
+        warnings.push(format!("{}: {key}: {why}", layers.origin_of(&path_of(&key))));
+    }
     let origins = leaves(&values, |_| false)
         .into_keys()
         .map(|path| {
@@ -300,6 +302,16 @@ impl Layers {
 }
 
 impl Layer {
+    /// Takes out the values of removed keys. Returns a warning about each, with its position.
+    fn take_removed(&mut self) -> Vec<String> {
+        let removed = take_removed(&mut self.values);
+        let warning = |removed: &RemovedKey| {
+            let location = self.locate(&removed.path()).unwrap_or(Location::Default);
+            format!("{location}: {}", removed.warning())
+        };
+        removed.into_iter().map(warning).collect()
+    }
+
     fn value(&self, path: &[String]) -> Option<&Value> {
         let (first, rest) = path.split_first()?;
         rest.iter().try_fold(self.values.get(first)?, |value, step| value.as_dict()?.get(step))

@@ -95,8 +95,6 @@ pub struct CriConfig {
     pub unset_seccomp: UnsetSeccomp,
     /// Seconds for which ExecSync waits for the end of output after its command has exited; 0: no limit.
     pub exec_drain_seconds: u64,
-    /// The largest request that is accepted, in bytes.
-    pub max_message_bytes: usize,
     /// Connections that are served at once, half of them for one process. More are closed.
     pub max_connections: usize,
     /// Concurrent calls on one connection. A client queues further calls.
@@ -143,8 +141,6 @@ pub struct NomadConfig {
     pub socket_group: Option<String>,
     /// Connections that are served at once, half of them for one process. More are closed.
     pub max_connections: usize,
-    /// Concurrent calls on one connection. A launcher queues further calls.
-    pub max_streams: u32,
 }
 
 /// Processes that the daemon starts itself: containerd and the logkeeper in mode `managed`.
@@ -219,7 +215,6 @@ impl Default for CriConfig {
             unprivileged_icmp: true,
             unset_seccomp: UnsetSeccomp::Unconfined,
             exec_drain_seconds: 15,
-            max_message_bytes: 16 << 20,
             max_connections: 1024,
             max_streams: 10_000,
             streaming: StreamingConfig::default(),
@@ -248,13 +243,7 @@ impl Default for StreamingConfig {
 
 impl Default for NomadConfig {
     fn default() -> Self {
-        Self {
-            enabled: true,
-            socket: None,
-            socket_group: None,
-            max_connections: 1024,
-            max_streams: switchyard_nomad::launcher::MAX_STREAMS,
-        }
+        Self { enabled: true, socket: None, socket_group: None, max_connections: 1024 }
     }
 }
 

@@ -25,7 +25,7 @@ impl Etc {
         self.dir.path().join("config.toml")
     }
 
-    fn drop_in(&self, name: &str, text: &str) -> PathBuf {
+    pub(super) fn drop_in(&self, name: &str, text: &str) -> PathBuf {
         let path = self.dir.path().join("config.d").join(name);
         fs::write(&path, text).unwrap();
         path
@@ -54,6 +54,12 @@ fn message(text: &str) -> String {
     let etc = Etc::new(text);
     let error = load(&etc.sources()).unwrap_err();
     error.to_string().replace(&format!("{}/", etc.dir.path().display()), "")
+}
+
+/// The warnings about a configuration, with the directory of its files left out.
+pub(super) fn warnings(etc: &Etc, loaded: &Loaded) -> Vec<String> {
+    let dir = format!("{}/", etc.dir.path().display());
+    loaded.warnings.iter().map(|warning| warning.replace(&dir, "")).collect()
 }
 
 #[test]
@@ -202,7 +208,7 @@ fn unknown_key_of_drop_in_variable_or_flag_is_named() {
         load(&sources).unwrap_err().to_string(),
         "flag --set cri.port: unknown key \"port\" in [cri]: known keys are \
          enabled, socket, socket_group, unprivileged_ports, unprivileged_icmp, unset_seccomp, exec_drain_seconds, \
-         max_message_bytes, max_connections, max_streams, streaming"
+         max_connections, max_streams, streaming"
     );
 }
 

@@ -173,8 +173,6 @@ fn check_at_least_one(config: &Config) -> Result<(), Fault> {
     let containerd = &config.containerd;
     for (key, is_zero) in [
         ("admin.max_connections", config.admin.max_connections == 0),
-        ("admin.header_timeout_seconds", config.admin.header_timeout_seconds == 0),
-        ("admin.idle_timeout_seconds", config.admin.idle_timeout_seconds == 0),
         ("managed.start_timeout_seconds", config.managed.start_timeout_seconds == 0),
         ("containerd.max_concurrent_downloads", containerd.max_concurrent_downloads == 0),
         ("containerd.answer_timeout_seconds", containerd.answer_timeout_seconds == 0),
@@ -186,11 +184,9 @@ fn check_at_least_one(config: &Config) -> Result<(), Fault> {
         ("devices.restart_grace_seconds", config.devices.restart_grace_seconds == 0),
         ("exec.max_output_bytes", config.exec.max_output_bytes == 0),
         ("exec.max_per_container", config.exec.max_per_container == 0),
-        ("cri.max_message_bytes", config.cri.max_message_bytes == 0),
         ("cri.max_connections", config.cri.max_connections == 0),
         ("cri.max_streams", config.cri.max_streams == 0),
         ("nomad.max_connections", config.nomad.max_connections == 0),
-        ("nomad.max_streams", config.nomad.max_streams == 0),
         ("cri.streaming.idle_timeout_seconds", config.cri.streaming.idle_timeout_seconds == 0),
     ] {
         if is_zero {

@@ -18,8 +18,6 @@ pub struct Config {
     /// Limit in seconds for ExecSync to wait for output after the command has exited, while a child of the
     /// command still holds the output open; 0 waits without limit.
     pub exec_drain_seconds: u64,
-    /// The largest message that is accepted, in bytes. Clients themselves accept 16 MiB.
-    pub max_message_bytes: usize,
 }
 
 /// The seccomp profile of a container that does not specify one.
@@ -39,7 +37,6 @@ impl Default for Config {
             unprivileged_icmp: true,
             unset_seccomp: UnsetSeccomp::Unconfined,
             exec_drain_seconds: 15,
-            max_message_bytes: 16 << 20,
         }
     }
 }

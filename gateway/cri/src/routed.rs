@@ -12,6 +12,9 @@ use tonic::server::{Grpc, NamedService};
 
 use crate::deadline::with_deadline;
 
+/// The largest request that is accepted, in bytes. Clients themselves accept 16 MiB.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 16 << 20;
+
 /// A request, as the server passes it on.
 pub(crate) type Request = http::Request<tonic::body::Body>;
 
@@ -56,7 +59,6 @@ pub(crate) fn method_of<B>(request: &http::Request<B>) -> &str {
 
 /// Answers a unary call as the generated server does, with the result of `work`.
 pub(crate) fn unary<S, Q, T, F>(
-    limit: usize,
     state: &S,
     request: Request,
     work: impl Fn(S, Q) -> F + Copy + Send + Sync + 'static,
@@ -72,6 +74,7 @@ where
         let state = state.clone();
         with_deadline(request, move |message| work(state, message))
     });
-    let mut grpc = Grpc::new(LeanCodec::<T, Q>::default()).apply_max_message_size_config(Some(limit), None);
+    let codec = LeanCodec::<T, Q>::default();
+    let mut grpc = Grpc::new(codec).apply_max_message_size_config(Some(MAX_MESSAGE_BYTES), None);
     Box::pin(async move { Ok(grpc.unary(unary, request).await) })
 }

@@ -10,7 +10,7 @@ use switchyard_streaming::Sessions;
 use crate::config::Config;
 use crate::cpus::ExclusiveCpus;
 use crate::image::Images;
-use crate::routed::MethodRouter;
+use crate::routed::{MAX_MESSAGE_BYTES, MethodRouter};
 use crate::runtime::Runtime;
 use crate::runtime_service::RuntimeService;
 use crate::v1alpha2;
@@ -34,7 +34,7 @@ pub struct Services {
 /// The CRI services over `scope`, which ought to be that of
 /// [`Owner::Kubernetes`](switchyard_core::id::Owner::Kubernetes). Without `sessions`, Exec, Attach and
 /// PortForward are refused; without `cpus`, no CPUs count as exclusive to a container. A new `config` applies to
-/// calls that begin after it was set; `max_message_bytes` is read once.
+/// calls that begin after it was set.
 #[must_use]
 pub fn services(
     scope: Scope,
@@ -42,19 +42,17 @@ pub fn services(
     sessions: Option<Sessions>,
     cpus: Option<Arc<dyn ExclusiveCpus>>,
 ) -> Services {
-    let limit = config.get().max_message_bytes;
     let images = Images::new(scope.clone());
     let runtime = Arc::new(Runtime::new(scope, config, sessions, cpus));
-    let service = RuntimeService::new(Arc::clone(&runtime), limit);
-    let image = ImageServiceServer::new(images.clone()).max_decoding_message_size(limit);
+    let service = RuntimeService::new(Arc::clone(&runtime));
+    let image = ImageServiceServer::new(images.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
     Services {
         runtime_v1alpha2: MethodRouter(v1alpha2::RuntimeServiceV1alpha2::new(
             service.clone(),
             Arc::clone(&runtime),
-            limit,
         )),
-        image_v1alpha2: MethodRouter(v1alpha2::ImageServiceV1alpha2::new(image.clone(), images, limit)),
-        volume_v1alpha2: MethodRouter(v1alpha2::VolumeServiceV1alpha2::new(runtime, limit)),
+        image_v1alpha2: MethodRouter(v1alpha2::ImageServiceV1alpha2::new(image.clone(), images)),
+        volume_v1alpha2: MethodRouter(v1alpha2::VolumeServiceV1alpha2::new(runtime)),
         runtime: MethodRouter(service),
         image,
     }

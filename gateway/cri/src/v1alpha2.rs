@@ -66,8 +66,6 @@ const IMAGE_CALLS: [&str; 2] = ["RemoveImage", "ImageFsInfo"];
 pub struct RuntimeServiceV1alpha2 {
     v1: RuntimeService,
     runtime: Arc<Runtime>,
-    /// The largest request, in bytes.
-    limit: usize,
 }
 
 /// `runtime.v1alpha2.ImageService`.
@@ -75,23 +73,19 @@ pub struct RuntimeServiceV1alpha2 {
 pub struct ImageServiceV1alpha2 {
     v1: ImageServiceServer<Images>,
     images: Images,
-    /// The largest request, in bytes.
-    limit: usize,
 }
 
 /// `runtime.v1alpha2.VolumeService`.
 #[derive(Debug, Clone)]
 pub struct VolumeServiceV1alpha2 {
     runtime: Arc<Runtime>,
-    /// The largest request, in bytes.
-    limit: usize,
 }
 
 // === impl RuntimeServiceV1alpha2 ===
 
 impl RuntimeServiceV1alpha2 {
-    pub(crate) const fn new(v1: RuntimeService, runtime: Arc<Runtime>, limit: usize) -> Self {
-        Self { v1, runtime, limit }
+    pub(crate) const fn new(v1: RuntimeService, runtime: Arc<Runtime>) -> Self {
+        Self { v1, runtime }
     }
 }
 
@@ -100,17 +94,16 @@ impl RoutedService for RuntimeServiceV1alpha2 {
 
     fn call(&self, request: Request) -> ResponseFuture {
         let runtime = &self.runtime;
-        let limit = self.limit;
         match method_of(&request) {
-            "Version" => unary(limit, &(), request, |(), request| ready(Ok(node::version(request, API)))),
-            "RunPodSandbox" => unary(limit, runtime, request, run_sandbox),
-            "StartPodSandbox" => unary(limit, runtime, request, start_sandbox),
+            "Version" => unary(&(), request, |(), request| ready(Ok(node::version(request, API)))),
+            "RunPodSandbox" => unary(runtime, request, run_sandbox),
+            "StartPodSandbox" => unary(runtime, request, start_sandbox),
             // Boxed because the future is large.
             "CreateContainer" => {
-                unary(limit, runtime, request, |runtime, request| Box::pin(create(runtime, request)))
+                unary(runtime, request, |runtime, request| Box::pin(create(runtime, request)))
             }
-            "UpdateContainerResources" => unary(limit, runtime, request, update),
-            "ContainerStatus" => unary(limit, runtime, request, container_status),
+            "UpdateContainerResources" => unary(runtime, request, update),
+            "ContainerStatus" => unary(runtime, request, container_status),
             call if RUNTIME_CALLS.contains(&call) => self.v1.call(renamed(request)),
             call => unknown(call),
         }
@@ -120,8 +113,8 @@ impl RoutedService for RuntimeServiceV1alpha2 {
 // === impl ImageServiceV1alpha2 ===
 
 impl ImageServiceV1alpha2 {
-    pub(crate) const fn new(v1: ImageServiceServer<Images>, images: Images, limit: usize) -> Self {
-        Self { v1, images, limit }
+    pub(crate) const fn new(v1: ImageServiceServer<Images>, images: Images) -> Self {
+        Self { v1, images }
     }
 }
 
@@ -130,11 +123,10 @@ impl RoutedService for ImageServiceV1alpha2 {
 
     fn call(&self, request: Request) -> ResponseFuture {
         let images = &self.images;
-        let limit = self.limit;
         match method_of(&request) {
-            "ListImages" => unary(limit, images, request, list_images),
-            "ImageStatus" => unary(limit, images, request, image_status),
-            "PullImage" => unary(limit, images, request, pull_image),
+            "ListImages" => unary(images, request, list_images),
+            "ImageStatus" => unary(images, request, image_status),
+            "PullImage" => unary(images, request, pull_image),
             call if IMAGE_CALLS.contains(&call) => self.v1.clone().call(renamed(request)),
             call => unknown(call),
         }
@@ -144,8 +136,8 @@ impl RoutedService for ImageServiceV1alpha2 {
 // === impl VolumeServiceV1alpha2 ===
 
 impl VolumeServiceV1alpha2 {
-    pub(crate) const fn new(runtime: Arc<Runtime>, limit: usize) -> Self {
-        Self { runtime, limit }
+    pub(crate) const fn new(runtime: Arc<Runtime>) -> Self {
+        Self { runtime }
     }
 }
 
@@ -154,7 +146,7 @@ impl RoutedService for VolumeServiceV1alpha2 {
 
     fn call(&self, request: Request) -> ResponseFuture {
         match method_of(&request) {
-            "RemoveVolume" => unary(self.limit, &self.runtime, request, remove_volume),
+            "RemoveVolume" => unary(&self.runtime, request, remove_volume),
             call => unknown(call),
         }
     }

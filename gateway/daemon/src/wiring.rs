@@ -232,18 +232,11 @@ fn cri_settings(config: &CriConfig) -> switchyard_cri::Config {
         unprivileged_icmp,
         unset_seccomp,
         exec_drain_seconds,
-        max_message_bytes,
         max_connections: _,
         max_streams: _,
         streaming: _,
     } = *config;
-    switchyard_cri::Config {
-        unprivileged_ports,
-        unprivileged_icmp,
-        unset_seccomp,
-        exec_drain_seconds,
-        max_message_bytes,
-    }
+    switchyard_cri::Config { unprivileged_ports, unprivileged_icmp, unset_seccomp, exec_drain_seconds }
 }
 
 /// The CRI services over this scope.

@@ -41,11 +41,6 @@ use socket::PluginSocket;
 
 use crate::transport::tune;
 
-/// The maximum number of concurrent streams of one connection, unless configured otherwise. Each task has a
-/// few endless streams, and an agent whose streams are all in use hangs: it is far more than all tasks of a
-/// node need.
-pub const MAX_STREAMS: u32 = 100_000;
-
 /// The reason why a launcher exited normally.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -85,7 +80,7 @@ pub async fn run(launch: Launch, say: impl FnOnce(&str) -> io::Result<()>) -> Re
     let (link, kept) = Link::new(&launch);
     let front = PluginService::new(&launch, link, ending.clone());
     let incoming = place.into_incoming();
-    let server = tune(Server::builder(), MAX_STREAMS);
+    let server = tune(Server::builder());
     tokio::select! {
         served = server.serve_with_incoming(front, incoming) => served.map(|()| End::Asked).map_err(LaunchError::Serve),
         () = ending.wait() => Ok(End::Asked),

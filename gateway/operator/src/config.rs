@@ -19,12 +19,6 @@ pub struct AdminConfig {
     pub socket_group: Option<String>,
     /// Maximum number of connections of each listener.
     pub max_connections: usize,
-    /// Time in which a new connection has to send the head of its first request, in seconds.
-    pub header_timeout_seconds: u64,
-    /// Time for which a connection may be idle, in seconds.
-    pub idle_timeout_seconds: u64,
-    /// The maximum size of a request's head, in bytes.
-    pub max_header_bytes: usize,
     /// The listeners that serve the metrics of containers, with the names of their pods and jobs.
     pub container_metrics: ContainerMetrics,
     /// The address of a listener for metrics and health alone; `None`: there is none. The address in use is
@@ -59,9 +53,6 @@ impl Default for AdminConfig {
             hosts: Vec::new(),
             socket_group: None,
             max_connections: 256,
-            header_timeout_seconds: 10,
-            idle_timeout_seconds: 120,
-            max_header_bytes: 64 << 10,
             container_metrics: ContainerMetrics::Local,
             metrics_listen: None,
             metrics_tls_certificate: None,

@@ -181,8 +181,6 @@ pub struct RegistryConfig {
 pub struct RecoveryConfig {
     /// Seconds for which a request that arrives before recovery is done waits for it.
     pub wait_seconds: u64,
-    /// Seconds for which a predecessor call may continue in containerd before its container is ended.
-    pub settle_seconds: u64,
     /// Milliseconds for which an object must look like an orphan before it is removed.
     pub grace_milliseconds: u64,
     /// The interval between two scans for orphans, in seconds.
@@ -420,7 +418,7 @@ impl ImagesConfig {
 
 impl Default for RecoveryConfig {
     fn default() -> Self {
-        Self { wait_seconds: 10, settle_seconds: 30, grace_milliseconds: 3000, look_seconds: 180 }
+        Self { wait_seconds: 10, grace_milliseconds: 3000, look_seconds: 180 }
     }
 }
 
@@ -429,11 +427,6 @@ impl RecoveryConfig {
     #[must_use]
     pub const fn wait(&self) -> Duration {
         Duration::from_secs(self.wait_seconds)
-    }
-
-    /// Returns the time for which a predecessor call may continue in containerd.
-    pub(crate) const fn predecessor_call_timeout(&self) -> Duration {
-        Duration::from_secs(self.settle_seconds)
     }
 
     /// Returns the time for which an object must look like an orphan before it is removed.

@@ -111,6 +111,17 @@ fn shared_device_group_without_quota_is_a_warning() {
 }
 
 #[test]
+fn key_of_an_older_version_passes_the_check_with_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("old.toml");
+    fs::write(&file, "version = 1\n[recovery]\nsettle_seconds = 60\n").unwrap();
+    let name = file.to_str().unwrap();
+    let warning =
+        format!("switchyard: warning: {name}:3: recovery.settle_seconds: has no effect since version");
+    check(&["config", "check", name], 0, ": ok\n", &warning);
+}
+
+#[test]
 fn invalid_configuration_fails_check_and_daemon_start() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.toml");

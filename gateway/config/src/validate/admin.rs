@@ -1,28 +1,15 @@
 //! Checks of `[admin]`: whoever reaches the metrics listener from another host must show a right to it.
 
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 
 use super::Fault;
 use crate::AdminConfig;
-
-/// The range of `admin.max_header_bytes`; the minimum is what the HTTP server needs.
-const HEADER_BYTES: RangeInclusive<usize> = 8 << 10..=1 << 20;
 
 /// Maximum number of names in `admin.hosts`.
 const HOSTS_MAX: usize = 32;
 
 /// Checks the admin server.
 pub(super) fn check(admin: &AdminConfig) -> Result<(), Fault> {
-    if !HEADER_BYTES.contains(&admin.max_header_bytes) {
-        let why = format!(
-            "{} is not within {} to {}",
-            admin.max_header_bytes,
-            HEADER_BYTES.start(),
-            HEADER_BYTES.end()
-        );
-        return Err(("admin.max_header_bytes".into(), why));
-    }
     check_hosts(&admin.hosts)?;
     check_metrics(admin)
 }

@@ -176,8 +176,7 @@ async fn errors_match_the_generated_server() {
         assert_eq!(unrecovered["grpc-status"], "14", "unavailable");
         let (malformed, _, _) = node.ask(method, &[0xff]).await;
         assert_eq!(malformed["grpc-status"], "13", "internal");
-        let limit = node.service.limit;
-        let (too_large, _, _) = node.ask(method, &vec![0; limit + 1]).await;
+        let (too_large, _, _) = node.ask(method, &vec![0; MAX_MESSAGE_BYTES + 1]).await;
         assert_ne!(too_large["grpc-status"], "0");
     }
 }

@@ -188,7 +188,7 @@ impl Daemon {
         // Calls wait without a timeout, until they are cancelled: an agent whose call is refused would
         // start a second task.
         let gate = GateLayer::new(gateway.clone(), Duration::MAX, &switchyard_nomad::AT_ONCE);
-        let server = switchyard_nomad::tune(Server::builder(), self.config.nomad.max_streams);
+        let server = switchyard_nomad::tune(Server::builder());
         let server = self.server("nomad", gate, server, routes);
         let connector = self.serve_grpc("nomad", listener, server, report.is_serving.clone());
         Question::rpc("nomad", connector, switchyard_nomad::LIVENESS)

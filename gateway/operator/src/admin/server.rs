@@ -38,6 +38,15 @@ use super::access::is_root;
 use super::answers::text;
 use super::host::{self, Hosts};
 
+/// The time that a new connection has for the head of its first request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time after which an idle connection is closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The longest head of a request, in bytes.
+const MAX_HEADER_BYTES: usize = 64 << 10;
+
 /// The timeout for one page; every page has shorter timeouts itself.
 const PAGE_LIMIT: Duration = Duration::from_secs(30);
 
@@ -64,9 +73,9 @@ impl From<&AdminConfig> for Limits {
     fn from(config: &AdminConfig) -> Self {
         Self {
             max_connections: config.max_connections,
-            header_timeout: Duration::from_secs(config.header_timeout_seconds),
-            idle_timeout: Duration::from_secs(config.idle_timeout_seconds),
-            max_header_bytes: config.max_header_bytes,
+            header_timeout: HEADER_TIMEOUT,
+            idle_timeout: IDLE_TIMEOUT,
+            max_header_bytes: MAX_HEADER_BYTES,
         }
     }
 }

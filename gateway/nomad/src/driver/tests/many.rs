@@ -9,7 +9,6 @@ use tokio::net::UnixStream;
 use tonic::transport::{Endpoint, Server};
 
 use super::*;
-use crate::launcher::MAX_STREAMS;
 use crate::transport::{CONNECTION_WINDOW, STREAM_WINDOW};
 
 const TASKS: usize = 5_000;
@@ -34,7 +33,7 @@ async fn five_thousand_tasks_are_waited_for_over_one_connection() {
     let (ours, theirs) = UnixStream::pair().expect("there are files");
     let incoming = futures::stream::iter([Ok::<_, std::io::Error>(AuthorityFilter::new(theirs))])
         .chain(futures::stream::pending());
-    let mut server = crate::tune(Server::builder(), MAX_STREAMS);
+    let mut server = crate::tune(Server::builder());
     let served = server.add_service(DriverServer::new(fixture.driver.clone())).serve_with_incoming(incoming);
     let served = tokio::spawn(served);
     let mut only = Some(ours);
