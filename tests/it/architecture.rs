@@ -1,5 +1,5 @@
-//! Enforces the rules of `ARCHITECTURE.md`: which crate may depend on which crates and libraries, and how
-//! files look.
+//! Enforces the rules of `ARCHITECTURE.md` and `CONTRIBUTING.md`: which crate may depend on which crates and
+//! libraries, which parts import which, what documents name, and what source files are bound to.
 
 mod circles;
 mod dependencies;
@@ -14,7 +14,6 @@ mod locks;
 #[expect(clippy::wildcard_enum_match_arm, reason = "only some kinds of items and patterns matter")]
 mod reading;
 mod source;
-mod spelling;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
