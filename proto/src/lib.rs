@@ -1,4 +1,4 @@
-//! Wire types of the protocols Switchyard speaks, and nothing else.
+//! Wire types of the protocols Switchyard speaks, and the encodings of what is made of them.
 //!
 //! The modules follow the protobuf packages: [`cri::v1`] is `runtime.v1`, [`containerd::runc::v1`] is
 //! `containerd.runc.v1`. The `.proto` files are our own (names and numbers are upstream's); `generated`
@@ -26,6 +26,7 @@ macro_rules! generated {
 pub mod codec;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod record;
 mod redact;
 pub mod shape;
 

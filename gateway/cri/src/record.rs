@@ -1,8 +1,8 @@
 //! The frontend's record of each object: the request that created it, so that status and lists can echo it
 //! exactly, also after a restart.
 //!
-//! A record is one byte with the version, followed by a protobuf message. A record of an unknown version is
-//! not an error: the object is then described by the core's data.
+//! The [encoding](switchyard_proto::record) has a version. A record of an unknown version is not an error: the
+//! object is then described by the core's data.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
@@ -15,9 +15,8 @@ use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::spec::Meta;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
-
-/// The version that is written.
-const VERSION: u8 = 1;
+use switchyard_proto::record::decode;
+pub(crate) use switchyard_proto::record::encode;
 
 /// Maximum number of decoded records of removed objects in the cache.
 const STALE_MAX: usize = 64;
@@ -111,14 +110,6 @@ struct Cache<I, R> {
 
 // === records ===
 
-/// Encodes a record for the core.
-pub(crate) fn encode(record: &impl Message) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(1 + record.encoded_len());
-    bytes.push(VERSION);
-    record.encode(&mut bytes).expect("a vector grows as it must");
-    bytes
-}
-
 /// Appends `more` to an encoded record of the same type: concatenated protobuf messages are merged.
 pub(crate) fn append(record: &mut Vec<u8>, more: &impl Message) {
     more.encode(record).expect("a vector grows as it must");
@@ -158,15 +149,6 @@ pub(crate) fn pod_annotations(sandbox: &Meta) -> BTreeMap<String, String> {
 pub(crate) fn container_annotations(task: &Meta) -> BTreeMap<String, String> {
     let config = decode::<ContainerRecord>(&task.record).and_then(|record| record.config);
     config.map(|config| config.annotations).unwrap_or_default()
-}
-
-/// Decodes a record; `None` if it has another version.
-fn decode<R: Message + Default>(bytes: &[u8]) -> Option<R> {
-    let (version, message) = bytes.split_first()?;
-    if *version != VERSION {
-        return None;
-    }
-    R::decode(message).ok()
 }
 
 // === impl Records ===
@@ -249,7 +231,7 @@ mod tests {
         bytes[0] = 9;
         assert_eq!(decode::<SandboxRecord>(&bytes), None);
         assert_eq!(decode::<SandboxRecord>(&[]), None);
-        assert_eq!(decode::<SandboxRecord>(&[VERSION, 0xff]), None);
+        assert_eq!(decode::<SandboxRecord>(&[1, 0xff]), None);
     }
 
     #[test]

@@ -17,11 +17,9 @@ use switchyard_core::id::Owner;
 use switchyard_core::spec::{Meta, SandboxNetwork};
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_proto::record;
 
 use crate::plan::Plan;
-
-/// The version of new records.
-const VERSION: u8 = 1;
 
 /// Prefix of the names of sandboxes that are networks of allocations.
 const NETWORK: &str = "network/";
@@ -123,16 +121,12 @@ impl Record {
 
     /// The encoding that the core stores.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(1 + self.encoded_len());
-        bytes.push(VERSION);
-        Message::encode(self, &mut bytes).expect("a vector grows as it must");
-        bytes
+        record::encode(self)
     }
 
     /// The record of an object; empty if it has another version.
     pub(crate) fn of(meta: &Meta) -> Self {
-        let Some((&VERSION, message)) = meta.record.split_first() else { return Self::default() };
-        Self::decode(message).unwrap_or_default()
+        record::decode(&meta.record).unwrap_or_default()
     }
 
     /// The agent that the task belongs to; `None` if not known.

@@ -8,13 +8,11 @@ use sha2::{Digest as _, Sha256};
 use swarm::task_spec::Runtime;
 use switchyard_core::spec::{Meta, Protocol};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
+use switchyard_proto::record;
 
 use crate::from_proto::TaskIdentity;
 use crate::health::{CheckSchedule, ResolvedCheck};
 use crate::plan::{AssignedDevice, LogRotation, PublishedPort, TaskPlan};
-
-/// The version of new records.
-const VERSION: u8 = 1;
 
 /// The record of a sandbox and of the task in it.
 #[derive(Clone, PartialEq, Message)]
@@ -144,16 +142,12 @@ impl Record {
 
     /// The encoding that the core stores.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(1 + self.encoded_len());
-        bytes.push(VERSION);
-        Message::encode(self, &mut bytes).expect("a vector grows as it must");
-        bytes
+        record::encode(self)
     }
 
     /// The record of an object; empty if it has another version.
     pub(crate) fn of(meta: &Meta) -> Self {
-        let Some((&VERSION, message)) = meta.record.split_first() else { return Self::default() };
-        Self::decode(message).unwrap_or_default()
+        record::decode(&meta.record).unwrap_or_default()
     }
 
     /// The health check; `None` if the health is not checked.
