@@ -57,6 +57,8 @@ mod task_context;
 mod task_executor;
 mod task_logs;
 mod template;
+#[cfg(any(test, feature = "test-util"))]
+pub mod test_util;
 #[cfg(test)]
 mod testing;
 mod to_proto;

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use swarm::task_spec::Runtime;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
-use crate::life::State;
 use crate::plan::PlanContext;
+use crate::test_util::service_task;
 
 /// The cluster of tests.
 pub(crate) const CLUSTER: &str = "cluster1";
@@ -31,21 +30,7 @@ pub(crate) fn node() -> PlanContext {
 
 /// A task of the service `web`, with this container.
 pub(crate) fn task(number: usize, container: swarm::ContainerSpec) -> swarm::Task {
-    let annotations = |name: &str| Some(swarm::Annotations { name: name.to_owned(), ..Default::default() });
-    swarm::Task {
-        id: task_id(number),
-        spec: Some(swarm::TaskSpec {
-            runtime: Some(Runtime::Container(Box::new(container))),
-            ..Default::default()
-        }),
-        service_id: "service1".into(),
-        slot: 3,
-        node_id: "node1".into(),
-        service_annotations: annotations("web"),
-        status: Some(swarm::TaskStatus { state: State::Assigned.to_wire().into(), ..Default::default() }),
-        desired_state: State::Running.to_wire().into(),
-        ..Default::default()
-    }
+    swarm::Task { node_id: "node1".into(), ..service_task(&task_id(number), container) }
 }
 
 /// A container of the image that the fake has.

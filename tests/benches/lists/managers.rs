@@ -1,8 +1,8 @@
 //! The lists that the managers of a swarm send.
 
 use prost::Message;
-use swarm::task_spec::Runtime;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
+use switchyard_swarm::test_util::service_task;
 
 use crate::host::build_spec;
 use crate::lists::{FEW, Fill, List, MANY, addresses, entries, texts};
@@ -12,7 +12,7 @@ pub(crate) fn services() -> Vec<List> {
         Box::new(move |count| {
             let mut container = container();
             fill(&mut container, count);
-            service_task(container).encode_to_vec()
+            service_task("t1", container).encode_to_vec()
         })
     };
     let convert = |bytes: &[u8]| build_spec(&switchyard_swarm::fuzzing::task_spec(bytes)?);
@@ -32,7 +32,7 @@ pub(crate) fn services() -> Vec<List> {
             };
             let ports = (1..).take(count).map(port).collect();
             let endpoint = Some(swarm::Endpoint { ports, ..Default::default() });
-            swarm::Task { endpoint, ..service_task(container()) }.encode_to_vec()
+            swarm::Task { endpoint, ..service_task("t1", container()) }.encode_to_vec()
         }),
         convert,
     });
@@ -46,7 +46,7 @@ pub(crate) fn services() -> Vec<List> {
                 swarm::GenericResource { resource }
             };
             let assigned_generic_resources = texts(count, "t#").into_iter().map(resource).collect();
-            swarm::Task { assigned_generic_resources, ..service_task(container()) }.encode_to_vec()
+            swarm::Task { assigned_generic_resources, ..service_task("t1", container()) }.encode_to_vec()
         }),
         convert,
     });
@@ -121,15 +121,4 @@ fn of_names() -> [Fill<swarm::ContainerSpec>; 8] {
 
 fn file(name: String) -> swarm::FileTarget {
     swarm::FileTarget { name, ..Default::default() }
-}
-
-fn service_task(container: swarm::ContainerSpec) -> swarm::Task {
-    let runtime = Some(Runtime::Container(Box::new(container)));
-    swarm::Task {
-        id: "t1".to_owned(),
-        service_id: "s1".to_owned(),
-        slot: 1,
-        spec: Some(swarm::TaskSpec { runtime, ..Default::default() }),
-        ..Default::default()
-    }
 }

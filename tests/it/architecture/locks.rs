@@ -15,7 +15,7 @@ const TYPES: [&str; 5] = ["Flock", "KeyedLock", "Mutex", "RwLock", "Semaphore"];
 /// Code by which files without such a type lock a file.
 const FILE_LOCKS: [&str; 3] = ["Flock::lock(", "TryLockError::", " lock.lock()"];
 /// Doubles for tests.
-const DOUBLES: [&str; 2] = ["backends/contract/", "backends/fake/"];
+const DOUBLES: [&str; 3] = ["backends/contract/", "backends/fake/", "gateway/swarm/src/test_util.rs"];
 
 /// True if a field or a static has the type of a lock.
 #[derive(Default)]

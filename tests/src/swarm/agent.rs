@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use async_trait::async_trait;
-use parking_lot::Mutex;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
+use switchyard_swarm::test_util::IdleExecutor;
 use switchyard_swarm::{
-    Agent, AgentReport, Change, Changes, Error, Executor, Identity, JoinRequest, MemberName, NodeFacts,
-    Reports, Store, join,
+    Agent, AgentReport, Change, Error, Identity, JoinRequest, NodeFacts, Reports, Store, join,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -26,32 +24,6 @@ pub struct TestAgent {
     report: watch::Receiver<AgentReport>,
     end: CancellationToken,
     thread: Option<JoinHandle<Result<(), Error>>>,
-}
-
-/// Takes assignments over and runs nothing.
-#[derive(Debug)]
-struct IdleExecutor {
-    facts: watch::Sender<NodeFacts>,
-    changes: Mutex<Vec<Changes>>,
-}
-
-#[async_trait]
-impl Executor for IdleExecutor {
-    fn serve(&self, _: &MemberName) {}
-
-    fn facts(&self) -> watch::Receiver<NodeFacts> {
-        self.facts.subscribe()
-    }
-
-    async fn recover(&self) {}
-
-    async fn apply(&self, changes: Changes) {
-        self.changes.lock().push(changes);
-    }
-
-    async fn remove_all(&self) -> switchyard_core::Result<()> {
-        Ok(())
-    }
 }
 
 /// The directory of a membership.
@@ -109,7 +81,7 @@ impl TestAgent {
         let store = Store::new(dir.to_owned());
         let loaded = store.load(SystemTime::now()).expect("the membership can be read");
         let identity = loaded.expect("the node is a member");
-        let executor = Arc::new(IdleExecutor { facts: watch::Sender::new(facts), changes: Mutex::default() });
+        let executor = Arc::new(IdleExecutor::new(facts));
         let reports = Arc::<Reports>::default();
         let agent = Agent::new(store, identity, executor.clone(), reports.clone());
         let agent = block_on(agent).expect("the managers can be read");

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use swarm::TaskState;
-use swarm::task_spec::Runtime;
 use switchyard_contract::Fixture;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
 use switchyard_core::reload::Reloadable;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
+use switchyard_swarm::test_util::service_task;
 use switchyard_swarm::{
     Change, Changes, Executor, MemberName, NodeFacts, Reports, TaskExecutor, TaskExecutorSettings,
 };
@@ -123,17 +123,7 @@ pub fn task(
         ..Default::default()
     };
     change(&mut container);
-    let runtime = Some(Runtime::Container(Box::new(container)));
-    swarm::Task {
-        id: id.to_owned(),
-        spec: Some(swarm::TaskSpec { runtime, ..Default::default() }),
-        service_id: "service1".into(),
-        slot: 3,
-        service_annotations: Some(swarm::Annotations { name: "web".into(), ..Default::default() }),
-        status: Some(swarm::TaskStatus { state: TaskState::Assigned.into(), ..Default::default() }),
-        desired_state: TaskState::Running.into(),
-        ..Default::default()
-    }
+    service_task(id, container)
 }
 
 /// The assignment of a task.

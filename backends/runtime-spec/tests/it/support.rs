@@ -5,10 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use switchyard_core::spec::{
-    ComputeClaim, Meta, MissingSource, Mount, MountSource, OomScoreAdj, PidMode, Resources, Security, Stdio,
-    TaskSpec, UserSpec,
-};
+use switchyard_contract::specs;
+use switchyard_core::spec::{Meta, MissingSource, Mount, MountSource, OomScoreAdj, TaskSpec};
 use switchyard_core::{Result, id::Owner};
 use switchyard_runtime_spec::capabilities;
 use switchyard_runtime_spec::input::{DeviceInfo, HostNode, HostPropagation};
@@ -214,39 +212,12 @@ pub(crate) fn words(list: &[&str]) -> Vec<String> {
 
 /// A task without any requests.
 pub(crate) fn task() -> TaskSpec {
-    TaskSpec {
-        meta: Meta {
-            owner: Owner::Host,
-            name: "t".to_owned(),
-            labels: BTreeMap::new(),
-            created_at: SystemTime::UNIX_EPOCH,
-            record: Vec::new(),
-        },
-        image: "i".to_owned(),
-        command: Vec::new(),
-        args: Vec::new(),
-        cwd: None,
-        env: Vec::new(),
-        unset_env: Vec::new(),
-        user: UserSpec::default(),
-        mounts: Vec::new(),
-        devices: Vec::new(),
-        cdi_devices: Vec::new(),
-        leases: Vec::new(),
-        compute: ComputeClaim::default(),
-        security: Security::default(),
-        rlimits: Vec::new(),
-        throttles: Vec::new(),
-        io_weights: Vec::new(),
-        net_priority: None,
-        disk_limits: Vec::new(),
-        resources: Resources::default(),
-        cgroup: None,
-        pid: PidMode::Private,
-        cgroup_namespace: None,
-        init: false,
-        stdio: Stdio::default(),
-        stop_signal: None,
-        annotations: BTreeMap::new(),
-    }
+    let meta = Meta {
+        owner: Owner::Host,
+        name: "t".to_owned(),
+        labels: BTreeMap::new(),
+        created_at: SystemTime::UNIX_EPOCH,
+        record: Vec::new(),
+    };
+    TaskSpec { meta, ..specs::task(Owner::Host, "t", "i", &[]) }
 }

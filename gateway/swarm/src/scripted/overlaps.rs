@@ -7,57 +7,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use async_trait::async_trait;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
 use switchyard_core::operation::Operations;
 use switchyard_crash_points::CrashPoint;
 use switchyard_fake::Fake;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{advance, pause, sleep, timeout};
 
 use super::manager::ScriptedManager;
 use crate::error::Error;
-use crate::executor::{Executor, MakeExecutor, MemberName};
 use crate::node::{JoinByFile, NodeParts, NodePhase, NodeStatus, SwarmNode};
-use crate::session::assignments::Changes;
-use crate::session::description::NodeFacts;
-use crate::session::reports::Reports;
 use crate::store::Store;
+use crate::test_util::MakeIdle;
 
 /// Time for which a test watches that something does not end.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Longer than the disk may take.
 const DISK_LATE: Duration = Duration::from_secs(31);
-
-/// Runs no tasks.
-struct NoTasks(watch::Sender<NodeFacts>);
-
-impl MakeExecutor for NoTasks {
-    fn make(&self, _: Arc<Reports>) -> Arc<dyn Executor> {
-        Arc::new(Self(watch::Sender::default()))
-    }
-}
-
-#[async_trait]
-impl Executor for NoTasks {
-    fn serve(&self, _: &MemberName) {}
-
-    fn facts(&self) -> watch::Receiver<NodeFacts> {
-        self.0.subscribe()
-    }
-
-    async fn recover(&self) {}
-
-    async fn apply(&self, _: Changes) {}
-
-    async fn remove_all(&self) -> switchyard_core::Result<()> {
-        Ok(())
-    }
-}
 
 /// A node whose actor runs.
 struct ActingNode {
@@ -75,7 +44,7 @@ impl ActingNode {
             join_by_file,
             scope: gateway.scope(Owner::Swarm),
             operations: Operations::default(),
-            maker: Arc::new(NoTasks(watch::Sender::default())),
+            maker: Arc::new(MakeIdle),
         });
         let store = actor.store().clone();
         Self { node, store, acting: tokio::spawn(actor.run()) }

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use async_trait::async_trait;
-use parking_lot::Mutex;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_proto::docker::swarmkit::v1::assignment_change::AssignmentAction;
 use switchyard_proto::docker::swarmkit::v1::assignments_message::Type;
@@ -18,48 +16,17 @@ use tonic::Status;
 use super::manager::{ScriptedManager, session};
 use crate::agent::Agent;
 use crate::error::Error;
-use crate::executor::{Executor, MemberName, TaskLog};
 use crate::join::join;
 use crate::report::AgentReport;
-use crate::session::assignments::{Change, Changes};
-use crate::session::description::NodeFacts;
+use crate::session::assignments::Change;
 use crate::session::reports::Reports;
 use crate::store::Store;
+use crate::test_util::IdleExecutor;
 use crate::testing::TestAuthority;
-
-pub(super) struct Idle {
-    facts: watch::Sender<NodeFacts>,
-    changes: Mutex<Vec<Changes>>,
-    /// The logs of its tasks.
-    pub(super) logs: Mutex<Vec<TaskLog>>,
-}
-
-#[async_trait]
-impl Executor for Idle {
-    fn serve(&self, _: &MemberName) {}
-
-    fn facts(&self) -> watch::Receiver<NodeFacts> {
-        self.facts.subscribe()
-    }
-
-    async fn recover(&self) {}
-
-    async fn apply(&self, changes: Changes) {
-        self.changes.lock().push(changes);
-    }
-
-    async fn remove_all(&self) -> switchyard_core::Result<()> {
-        Ok(())
-    }
-
-    fn logs(&self) -> Vec<TaskLog> {
-        self.logs.lock().clone()
-    }
-}
 
 /// A node that has joined, with its agent running.
 pub(super) struct Running {
-    pub(super) executor: Arc<Idle>,
+    pub(super) executor: Arc<IdleExecutor>,
     reports: Arc<Reports>,
     report: watch::Receiver<AgentReport>,
     store: Store,
@@ -73,11 +40,7 @@ impl Running {
         let store = Store::new(dir.path().join("swarm"));
         let request = manager.request(Availability::Drain);
         let identity = join(&store, &request).await.unwrap();
-        let executor = Arc::new(Idle {
-            facts: watch::Sender::default(),
-            changes: Mutex::default(),
-            logs: Mutex::default(),
-        });
+        let executor = Arc::<IdleExecutor>::default();
         let reports = Arc::<Reports>::default();
         let agent = Agent::new(store.clone(), identity, executor.clone(), reports.clone()).await.unwrap();
         let report = agent.report();

@@ -10,10 +10,8 @@ use switchyard_core::operation::Operations;
 use switchyard_daemon::reports::swarm::SwarmHandle;
 use switchyard_operator_api::SwarmView;
 use switchyard_socket::channel;
-use switchyard_swarm::{
-    Changes, Executor, MakeExecutor, MemberName, NodeFacts, NodeParts, Reports, SwarmNode,
-};
-use tokio::sync::watch;
+use switchyard_swarm::test_util::MakeIdle;
+use switchyard_swarm::{NodeParts, SwarmNode};
 
 use super::node::TestNode;
 use super::{Pages, run};
@@ -21,32 +19,6 @@ use crate::support::soon;
 
 const TOKEN: &str = "SWMTKN-1-00000000000000000000000000000000000000000000000001-0123456789abcdefghijklmno";
 const SECRET: &str = "0123456789abcdefghijklmno";
-
-/// Runs no tasks, since the node never becomes a member here.
-struct NoTasks;
-
-impl MakeExecutor for NoTasks {
-    fn make(&self, _: Arc<Reports>) -> Arc<dyn Executor> {
-        Arc::new(Self)
-    }
-}
-
-#[async_trait::async_trait]
-impl Executor for NoTasks {
-    fn serve(&self, _: &MemberName) {}
-
-    fn facts(&self) -> watch::Receiver<NodeFacts> {
-        watch::Sender::new(NodeFacts::default()).subscribe()
-    }
-
-    async fn recover(&self) {}
-
-    async fn apply(&self, _: Changes) {}
-
-    async fn remove_all(&self) -> switchyard_core::Result<()> {
-        Ok(())
-    }
-}
 
 /// Pages of a node that may take part in a swarm, and is in none.
 async fn pages() -> Pages {
@@ -56,7 +28,8 @@ async fn pages() -> Pages {
         join_by_file: None,
         scope: node.gateway.scope(Owner::Swarm),
         operations: Operations::default(),
-        maker: Arc::new(NoTasks),
+        // The node never becomes a member here.
+        maker: Arc::new(MakeIdle),
     });
     tokio::spawn(actor.run());
     Pages::serve(node.with_swarm(Arc::new(SwarmHandle::new(swarm)))).await
