@@ -15,8 +15,8 @@ use switchyard_core::spec::{
 };
 use switchyard_core::trace::{Span, traced};
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_linux::process::ProcessId;
 use switchyard_namespaces::Ns;
-use switchyard_process::ProcessId;
 
 use crate::base::error::{from_cni, from_namespaces};
 use crate::base::layout::SandboxDirs;

@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use nix::errno::Errno;
 use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::{self, Durable, if_present};
-use switchyard_process::ProcessId;
+use switchyard_linux::process::ProcessId;
 
 /// The exit status if the pid file names another process that runs. The program was not started.
 pub const ALREADY_RUNNING: u8 = 3;

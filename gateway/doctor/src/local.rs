@@ -121,7 +121,7 @@ impl NodeView for LocalNode {
     }
 
     fn is_own_root(&self, pid: i32) -> bool {
-        switchyard_process::is_own_root(pid)
+        switchyard_linux::process::is_own_root(pid)
     }
 
     fn has_group(&self, name: &str) -> bool {

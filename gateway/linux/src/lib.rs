@@ -1,10 +1,11 @@
 //! Idioms of Linux and of errors, in one place. It is below all other crates, and depends on none of them.
 //!
-//! [`mounts`] alone reads the kernel's list of mounts.
+//! [`mounts`] alone reads the kernel's list of mounts. [`process`] alone says which process an id stands for.
 
 pub mod files;
 mod limits;
 pub mod mounts;
+pub mod process;
 mod report;
 mod text;
 mod threads;

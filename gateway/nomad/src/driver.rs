@@ -21,7 +21,7 @@ use switchyard_core::gateway::Scope;
 use switchyard_core::keyed_lock::KeyedLock;
 use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::{Error, Result, threads};
-use switchyard_process::Stat;
+use switchyard_linux::process::Stat;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};

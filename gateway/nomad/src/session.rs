@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::{Error, Result};
-use switchyard_process::ProcessId;
+use switchyard_linux::process::ProcessId;
 use tonic::metadata::MetadataMap;
 
 use crate::plugin_config::PluginConfig;

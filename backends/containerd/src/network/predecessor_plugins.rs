@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use switchyard_core::id::SandboxId;
 use switchyard_core::{Error, Result};
-use switchyard_process::ProcessId;
+use switchyard_linux::process::ProcessId;
 
 use crate::base::fs::blocking;
 use crate::network::Network;
@@ -86,12 +86,12 @@ async fn wait_all_exited(all: &[ProcessId], limit: Duration) -> bool {
 fn find_plugin_processes<I: FromStr>(pins: &Path) -> Vec<(ProcessId, I)> {
     let plugin = |process: ProcessId| {
         let environment =
-            switchyard_process::is_own_root(process.pid).then(|| environment_of(process.pid))??;
+            switchyard_linux::process::is_own_root(process.pid).then(|| environment_of(process.pid))??;
         let id = sandbox_of(&environment, pins)?;
         // Checked last: if the pid still belongs to the same process, so did the environment that was read.
         process.is_alive().then_some((process, id))
     };
-    switchyard_process::all().into_iter().filter_map(|stat| plugin(stat.id)).collect()
+    switchyard_linux::process::all().into_iter().filter_map(|stat| plugin(stat.id)).collect()
 }
 
 /// The environment of a process; `None` if it is gone.

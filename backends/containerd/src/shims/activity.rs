@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use switchyard_core::Result;
-use switchyard_process::Stat;
+use switchyard_linux::process::Stat;
 
 use crate::base::fs::blocking;
 use crate::shims::Shims;
@@ -105,7 +105,7 @@ fn detect_activity(
 
 #[cfg(test)]
 mod tests {
-    use switchyard_process::ProcessId;
+    use switchyard_linux::process::ProcessId;
 
     use super::*;
 

@@ -29,7 +29,7 @@ use std::time::Duration;
 use containerd_client::types::v1 as process;
 use futures::{Stream, StreamExt, stream};
 use switchyard_core::{Error, Result};
-use switchyard_process::Stat;
+use switchyard_linux::process::Stat;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use switchyard_cgroup::Group;
 use switchyard_core::{Error, Result};
-use switchyard_process::{ProcessId, Stat};
+use switchyard_linux::process::{ProcessId, Stat};
 
 use crate::base::container_id::ContainerId;
 
@@ -39,7 +39,7 @@ pub(crate) struct ShimChild {
     pub(crate) cgroup_text: String,
 }
 
-/// A process of the node's own root user ([`switchyard_process::is_own_root`]), with its command line.
+/// A process of the node's own root user ([`switchyard_linux::process::is_own_root`]), with its command line.
 /// Command lines of users' and of containers' processes are not believed: any of them can call itself a
 /// shim.
 #[derive(Debug, Clone)]
@@ -74,7 +74,7 @@ impl ShimProcess {
     pub(crate) fn has_started_since_scan(&self) -> bool {
         let started = |stat: &Stat| stat.parent == self.process.pid && !self.children.contains(&stat.id);
         // Checked last: if the pid still belongs to the shim, so did the children that were listed.
-        switchyard_process::all().iter().any(started) && self.process.is_alive()
+        switchyard_linux::process::all().iter().any(started) && self.process.is_alive()
     }
 
     /// Kills the shim but not its children. Does nothing if the shim is gone.
@@ -134,14 +134,14 @@ pub(crate) fn flag(root: &RootProcess, name: &str) -> Option<String> {
 /// All processes, and the command lines of those whose command line is believed. Blocks, for reads of
 /// `/proc`.
 pub(crate) fn scan_processes() -> (Vec<Stat>, Vec<RootProcess>) {
-    let all = switchyard_process::all();
+    let all = switchyard_linux::process::all();
     let root_processes = all.iter().filter_map(|stat| read_root_process(stat.id)).collect();
     (all, root_processes)
 }
 
 /// The command line of a process; `None` if it is not a process of the node's own root user, or is gone.
 pub(crate) fn read_root_process(process: ProcessId) -> Option<RootProcess> {
-    if !switchyard_process::is_own_root(process.pid) {
+    if !switchyard_linux::process::is_own_root(process.pid) {
         return None;
     }
     let proc = PathBuf::from(format!("/proc/{}", process.pid));

@@ -70,7 +70,7 @@ impl ProcessHandle {
     /// The pid of its parent, which is its shim, while it runs.
     pub(super) fn parent(&self) -> Option<u32> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
-        let parent = switchyard_process::stat_fields(&stat).get(1)?.parse().ok()?;
+        let parent = switchyard_linux::process::stat_fields(&stat).get(1)?.parse().ok()?;
         // Checked after the read: while it runs, its pid is not reused.
         self.runs().then_some(parent)
     }

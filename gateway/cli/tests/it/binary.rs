@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use switchyard_daemon::detach::read_pid_file;
-use switchyard_process::ProcessId;
+use switchyard_linux::process::ProcessId;
 use switchyard_socket::channel;
 use tempfile::TempDir;
 

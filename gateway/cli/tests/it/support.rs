@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use switchyard_process::ProcessId;
+use switchyard_linux::process::ProcessId;
 
 /// The timeout of every wait.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);

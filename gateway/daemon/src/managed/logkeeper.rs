@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_config::Config;
+use switchyard_linux::process::ProcessId;
 use switchyard_linux::report;
 use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Welcome;
-use switchyard_process::ProcessId;
 
 use super::{Program, State, Timeouts, make_dir};
 

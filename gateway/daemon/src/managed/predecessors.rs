@@ -5,8 +5,8 @@
 use std::fs;
 
 use nix::sys::signal::Signal;
+use switchyard_linux::process::ProcessId;
 use switchyard_linux::{WorkLost, blocking, report};
-use switchyard_process::ProcessId;
 
 use super::{Program, Running, terminate};
 
@@ -18,7 +18,7 @@ use super::{Program, Running, terminate};
 pub(super) async fn running(program: &Program) -> Result<Vec<ProcessId>, String> {
     let command = program.command.clone();
     let found = blocking("the search for processes of a predecessor", move || {
-        let all = switchyard_process::all().into_iter().filter(|stat| !stat.ended).map(|stat| stat.id);
+        let all = switchyard_linux::process::all().into_iter().filter(|stat| !stat.ended).map(|stat| stat.id);
         Ok::<_, WorkLost>(all.filter(|process| is_running(*process, &command)).collect())
     });
     found.await.map_err(|lost| report(&lost))
@@ -45,7 +45,7 @@ pub(super) async fn end(program: &Program, process: ProcessId) -> Result<(), Str
 }
 
 fn is_running(process: ProcessId, command: &[String]) -> bool {
-    switchyard_process::is_own_root(process.pid)
+    switchyard_linux::process::is_own_root(process.pid)
         && fs::read(format!("/proc/{}/cmdline", process.pid)).is_ok_and(|found| is_command(&found, command))
         // Checked last: if the pid still belongs to the same process, so did the command line.
         && process.is_alive()

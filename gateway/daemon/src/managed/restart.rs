@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use switchyard_linux::process::ProcessId;
 use switchyard_operator::control::{Reporter, RestartError, RestartableProcess};
 use switchyard_operator::status::{Condition, Part};
 use switchyard_operator_api::RestartReport;
-use switchyard_process::ProcessId;
 use tokio::process::Command;
 use tokio::sync::watch;
 

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::task::{Context, Poll};
 
-use switchyard_process::ProcessId;
+use switchyard_linux::process::ProcessId;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::transport::server::UdsConnectInfo;

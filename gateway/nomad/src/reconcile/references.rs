@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::object::Sandbox;
-use switchyard_process::ProcessId;
+use switchyard_linux::process::ProcessId;
 use tokio::time::Instant;
 
 use crate::identity::{Agent, Record, is_network};

@@ -6,7 +6,7 @@ use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::object::SandboxDetails;
 use switchyard_core::spec::Meta;
 use switchyard_core::state::SandboxState;
-use switchyard_process::ProcessId;
+use switchyard_linux::process::ProcessId;
 
 use super::references::AgentReferences;
 use super::*;

@@ -5,7 +5,7 @@ use std::fs;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 use prometheus::{Counter, Gauge, Registry};
-use switchyard_process::stat_fields;
+use switchyard_linux::process::stat_fields;
 
 /// Gauges of this process.
 #[derive(Debug)]

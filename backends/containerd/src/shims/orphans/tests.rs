@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use switchyard_process::ProcessId;
+use switchyard_linux::process::ProcessId;
 use tokio::sync::Notify;
 
 use super::*;
@@ -250,7 +250,7 @@ async fn end_that_has_begun_goes_on_when_its_scan_is_dropped() {
 fn a_shim_that_has_begun_something_since_it_was_looked_at_is_left_alone() {
     let mut parent = Command::new("sh").args(["-c", "sleep 1000; :"]).spawn().unwrap();
     let process = ProcessId::of(i32::try_from(parent.id()).unwrap()).unwrap();
-    let child = || switchyard_process::all().into_iter().find(|stat| stat.parent == process.pid);
+    let child = || switchyard_linux::process::all().into_iter().find(|stat| stat.parent == process.pid);
     assert!((0..1000).any(|_| {
         std::thread::sleep(Duration::from_millis(5));
         child().is_some()

@@ -2,7 +2,7 @@
 //! the criu that the runtime has started.
 //!
 //! These are descendants of the task's shim that are the node's own root processes
-//! ([`switchyard_process::is_own_root`]), and that name the checkpoint's directory in their command line or
+//! ([`switchyard_linux::process::is_own_root`]), and that name the checkpoint's directory in their command line or
 //! have a file in it open, and all descendants of these. A runtime whose criu has exited exits too, and so
 //! the shim can answer again. When criu dies, the kernel lets the processes of the task continue; a process
 //! that criu was just inspecting may end.
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use switchyard_core::{Error, Result};
-use switchyard_process::{ProcessId, Stat};
+use switchyard_linux::process::{ProcessId, Stat};
 
 /// Limit for them to exit after SIGKILL.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) fn end_dump(shim: i32, dir: &Path) -> Result<()> {
     let until = Instant::now() + KILL_TIMEOUT;
     loop {
-        let found = dumping(&switchyard_process::all(), shim, |process| concerns(process, dir));
+        let found = dumping(&switchyard_linux::process::all(), shim, |process| concerns(process, dir));
         if found.is_empty() {
             return Ok(());
         }
@@ -78,7 +78,7 @@ fn dumping(all: &[Stat], shim: i32, concerns: impl Fn(ProcessId) -> bool) -> Vec
 /// line, or has one open.
 fn concerns(process: ProcessId, dir: &Path) -> bool {
     let ours = process.pid.cast_unsigned() == std::process::id();
-    if ours || !switchyard_process::is_own_root(process.pid) {
+    if ours || !switchyard_linux::process::is_own_root(process.pid) {
         return false;
     }
     let proc = PathBuf::from(format!("/proc/{}", process.pid));
@@ -145,8 +145,9 @@ mod tests {
         assert_eq!(named.wait().unwrap().code(), None);
         assert_eq!(open.wait().unwrap().code(), None);
         assert!(other.try_wait().unwrap().is_none());
-        let below =
-            dumping(&switchyard_process::all(), shim, |process| process.pid.cast_unsigned() == other.id());
+        let below = dumping(&switchyard_linux::process::all(), shim, |process| {
+            process.pid.cast_unsigned() == other.id()
+        });
         for process in below {
             process.signal(Signal::SIGKILL).unwrap();
         }

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use switchyard_fake::Method;
-use switchyard_process::ProcessId;
+use switchyard_linux::process::ProcessId;
 
 use super::*;
 use crate::plugin_config::{DanglingConfig, GcConfig};
