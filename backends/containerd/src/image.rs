@@ -41,8 +41,8 @@ pub(crate) mod reader;
 pub(crate) mod record_lock;
 mod removal;
 mod runnable_cache;
+mod shared_futures;
 mod shared_types;
-mod singleflight;
 pub(crate) mod snapshots;
 #[cfg(test)]
 mod test_store;

@@ -33,7 +33,7 @@ use super::index::chain_ids;
 use super::layer_sync::{LayerSync, UnpackedSnapshots};
 use super::lease::Lease;
 use super::progress::ByteCounters;
-use super::singleflight::Singleflight;
+use super::shared_futures::SharedFutures;
 use super::unpack::{ActiveSnapshot, UnpackTarget, exists};
 use crate::client::Client;
 
@@ -44,8 +44,8 @@ const UNPACK_AT_ONCE: usize = 3;
 /// The downloads and unpackings in flight, of all images. The key of an unpacking is (snapshotter, chain id).
 #[derive(Default)]
 pub(crate) struct InflightLayers {
-    downloads: Singleflight<Digest, LayerOutcome>,
-    snapshots: Singleflight<(String, String), LayerOutcome>,
+    downloads: SharedFutures<Digest, LayerOutcome>,
+    snapshots: SharedFutures<(String, String), LayerOutcome>,
     counters: ByteCounters,
     repairs: BlobRepairs,
 }
@@ -399,7 +399,7 @@ impl LayerPipeline {
     /// of leading another.
     async fn join_or_start<K: Eq + Hash + Clone>(
         &self,
-        inflight: &Singleflight<K, LayerOutcome>,
+        inflight: &SharedFutures<K, LayerOutcome>,
         key: K,
         start: impl Fn() -> BoxFuture<'static, Result<(), LayerFailure>>,
     ) -> Result<bool> {

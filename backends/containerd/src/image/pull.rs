@@ -23,14 +23,14 @@ use super::lease::{Lease, Leases};
 use super::name::Naming;
 use super::progress::{Progress, RunningPulls};
 use super::record_lock::RecordLock;
+use super::shared_futures::SharedFutures;
 use super::shared_types::from_registry;
-use super::singleflight::Singleflight;
 use crate::client::Client;
 
 /// The pulls in flight. A pull is dropped when nobody waits for it any more.
 #[derive(Debug, Default)]
 pub(crate) struct Pulls {
-    inflight: Singleflight<[u8; 32], Result<ImageId>>,
+    inflight: SharedFutures<[u8; 32], Result<ImageId>>,
     running: RunningPulls,
     inflight_layers: Arc<InflightLayers>,
 }

@@ -1,4 +1,9 @@
-//! Deduplication of concurrent work: the first caller starts it, and the others wait for the same result.
+//! Futures by key that concurrent callers share: the first caller makes one, the others wait for its result, and
+//! it is dropped with the last of them.
+//!
+//! It is no [`Singleflight`](switchyard_core::singleflight), whose work is spawned, continues without callers,
+//! compares requests and decides under its lock. A pull has to end with its callers, so that here the map holds
+//! weak handles, and nothing removes an entry but the next caller.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,27 +11,34 @@ use std::hash::Hash;
 use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
 use parking_lot::Mutex;
 
-/// A handle to work in flight. Clones wait for the same result.
-pub(crate) type SharedWork<V> = Shared<BoxFuture<'static, V>>;
+/// A handle to a shared future. Clones wait for the same result.
+pub(crate) type SharedFuture<V> = Shared<BoxFuture<'static, V>>;
 
-/// The work in flight, by key. Work is dropped when the last handle to it is dropped.
+/// Futures in flight, by key. A future is dropped when the last handle to it is dropped.
 #[derive(Debug)]
-pub(crate) struct Singleflight<K, V> {
+pub(crate) struct SharedFutures<K, V> {
     inflight: Mutex<HashMap<K, WeakShared<BoxFuture<'static, V>>>>,
 }
 
-impl<K, V> Default for Singleflight<K, V> {
+impl<K, V> Default for SharedFutures<K, V> {
     fn default() -> Self {
         Self { inflight: Mutex::default() }
     }
 }
 
-impl<K: Eq + Hash, V: Clone> Singleflight<K, V> {
-    /// Joins the work in flight for this key, or starts it with `start`. Dropping the last handle drops the
-    /// work.
-    pub(crate) fn join(&self, key: K, start: impl FnOnce() -> BoxFuture<'static, V>) -> SharedWork<V> {
+impl<K: Eq + Hash, V: Clone> SharedFutures<K, V> {
+    /// Joins the future in flight for this key, or makes one with `start`.
+    pub(crate) fn join(&self, key: K, start: impl FnOnce() -> BoxFuture<'static, V>) -> SharedFuture<V> {
+        // A handle of this list may become the last one, whose drop runs the destructors of the work. The list
+        // is dropped after the guard, since it is declared before it.
+        let mut looked_at = Vec::new();
         let mut inflight = self.inflight.lock();
-        inflight.retain(|_, weak| weak.upgrade().is_some_and(|work| work.peek().is_none()));
+        inflight.retain(|_, weak| {
+            let Some(work) = weak.upgrade() else { return false };
+            let is_running = work.peek().is_none();
+            looked_at.push(work);
+            is_running
+        });
         if let Some(work) = inflight.get(&key).and_then(WeakShared::upgrade) {
             return work;
         }
@@ -49,7 +61,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_ask_meanwhile_share_the_work_and_later_ones_begin_anew() {
-        let work = Singleflight::default();
+        let work = SharedFutures::default();
         let begun = Arc::new(AtomicUsize::new(0));
         let (done, wait) = oneshot::channel::<u32>();
         let mut wait = Some(wait);
@@ -78,7 +90,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_that_nobody_waits_for_is_dropped() {
-        let work = Singleflight::<&str, ()>::default();
+        let work = SharedFutures::<&str, ()>::default();
         let (held, mut gone) = oneshot::channel::<()>();
         let start = || {
             async move {
