@@ -225,12 +225,12 @@ impl TaskExecutor {
     }
 
     fn apply_one(&self, change: Change) {
-        let mut dependencies = self.shared.dependencies.lock();
+        let dependencies = &self.shared.dependencies;
         match change {
-            Change::Secret(secret) => dependencies.put_secret(secret),
-            Change::Config(config) => dependencies.put_config(config),
-            Change::SecretGone(id) => dependencies.remove_secret(&id),
-            Change::ConfigGone(id) => dependencies.remove_config(&id),
+            Change::Secret(secret) => dependencies.lock().put_secret(secret),
+            Change::Config(config) => dependencies.lock().put_config(config),
+            Change::SecretGone(id) => dependencies.lock().remove_secret(&id),
+            Change::ConfigGone(id) => dependencies.lock().remove_config(&id),
             // A node without plugins for them gets none.
             Change::Volume(_) | Change::VolumeGone(_) => {}
             Change::Task(task) => self.assign(task),
@@ -274,6 +274,11 @@ impl TaskExecutor {
         let shared = &self.shared;
         let state = State::from_wire(task.desired_state);
         shared.reservations.lock().observe(&task, &self.facts.borrow());
+        // The id becomes a part of paths.
+        if let Err(error) = check_id("id", &task.id) {
+            tracing::warn!(error = error.report(), "a manager has assigned a task without a valid id");
+            return;
+        }
         let mut tasks = self.assigned.tasks.lock();
         let worked_on = tasks.get(&task.id).filter(|entry| entry.workers > 0);
         if let Some(sender) = worked_on.and_then(|entry| entry.wanted.as_ref()) {
@@ -283,11 +288,6 @@ impl TaskExecutor {
                 wanted.state = wanted.state.max(state);
                 higher
             });
-            return;
-        }
-        // The id becomes a part of paths.
-        if let Err(error) = check_id("id", &task.id) {
-            tracing::warn!(error = error.report(), "a manager has assigned a task without a valid id");
             return;
         }
         shared.reservations.lock().put(&task);

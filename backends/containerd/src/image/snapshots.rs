@@ -163,16 +163,17 @@ impl AwaySnapshotters {
     }
 
     fn keep(&self, snapshotter: &str, error: Option<&Error>) {
-        let mut away = self.by_name.lock();
         match error {
             None => {
-                if away.remove(snapshotter).is_some() {
+                let was_away = self.by_name.lock().remove(snapshotter).is_some();
+                if was_away {
                     tracing::info!(snapshotter, "a snapshotter answers again");
                 }
             }
             Some(error) => {
                 let entry = AwaySnapshotter { error: error.clone(), again: Instant::now() + AWAY_AGE };
-                if away.insert(snapshotter.to_owned(), entry).is_none() {
+                let was_away = self.by_name.lock().insert(snapshotter.to_owned(), entry).is_some();
+                if !was_away {
                     tracing::error!(
                         snapshotter,
                         error = error.report(),

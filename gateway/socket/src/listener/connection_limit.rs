@@ -55,8 +55,12 @@ impl ConnectionLimiter {
             taken.by_process.insert(process, of + 1);
             return Some(ConnectionPermit { open: Arc::clone(&self.open), process });
         }
-        if taken.logged.is_none_or(|logged| logged.elapsed() >= QUIET) {
+        let is_logged = taken.logged.is_none_or(|logged| logged.elapsed() >= QUIET);
+        if is_logged {
             taken.logged = Some(Instant::now());
+        }
+        drop(taken);
+        if is_logged {
             let limit = self.limit;
             let key = self.key;
             tracing::warn!(
