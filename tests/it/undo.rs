@@ -14,8 +14,8 @@ use switchyard_core::backend::{Backend, Withdrawal};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::spec::{
-    CheckpointSpec, MemoryLimit, Mount, MountSource, OomScoreAdj, Output, Propagation, Resources,
-    SandboxNetwork, SandboxPid, SandboxSpec, Signal, TaskSpec, TaskUpdate, Throttle, Throttled,
+    CheckpointSpec, MemoryLimit, Mount, MountSource, OomScoreAdj, Output, Resources, SandboxNetwork,
+    SandboxPid, SandboxSpec, Signal, TaskSpec, TaskUpdate, Throttle, Throttled,
 };
 use switchyard_core::state::{ExitCause, TaskState};
 use switchyard_crash_points::{CrashPoint, Operation};
@@ -70,16 +70,7 @@ impl UndoFixture {
         let mut spec = self.node.task_spec("task", command);
         spec.image = self.node.registry().reference(IMAGE);
         let source = MountSource::Image { reference: spec.image.clone(), sub_path: "".into() };
-        spec.mounts = vec![Mount {
-            destination: "/image".into(),
-            source,
-            readonly: true,
-            recursive_readonly: false,
-            propagation: Propagation::Private,
-            id_mapped: false,
-            selinux_relabel: false,
-            options: Vec::new(),
-        }];
+        spec.mounts = vec![Mount { readonly: true, ..Mount::new("/image", source) }];
         spec.stdio.output = Output::Log(self.node.root().log_dir().join("task/0.log"));
         spec
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use switchyard_core::backend::{ExecPlace, Withdrawal};
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::{Mount, MountSource, Output, PidMode, Propagation, Signal};
+use switchyard_core::spec::{Mount, MountSource, Output, PidMode, Signal};
 use switchyard_core::state::{ExitCause, START_FAILED_CODE};
 use switchyard_core::stats::Usage;
 use switchyard_core::stream::AttachSpec;
@@ -237,16 +237,8 @@ pub async fn task_can_be_inspected_until_removal(fixture: &dyn Fixture) {
 pub async fn volume_in_use_is_not_removed(fixture: &dyn Fixture) {
     let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
     let mut spec = fixture.task_spec("task", ENDLESS);
-    spec.mounts = vec![Mount {
-        destination: "/data".into(),
-        source: MountSource::Volume { name: "data".to_owned(), sub_path: std::path::PathBuf::new() },
-        readonly: false,
-        recursive_readonly: false,
-        propagation: Propagation::Private,
-        id_mapped: false,
-        selinux_relabel: false,
-        options: Vec::new(),
-    }];
+    let source = MountSource::Volume { name: "data".to_owned(), sub_path: std::path::PathBuf::new() };
+    spec.mounts = vec![Mount::new("/data", source)];
     let owner = spec.meta.owner;
     let id = test.task_of(sandbox.id, spec).await.id;
     assert_eq!(refused(test.backend.remove_volume(owner, "data").await), ErrorKind::FailedPrecondition);

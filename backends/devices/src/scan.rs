@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 
 use switchyard_core::device::{DeviceGroup, Fact, Inventory, node};
-use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation};
+use switchyard_core::spec::{MissingSource, Mount, MountSource};
 
 use crate::assemble::{Candidate, assemble};
 use crate::config::{Group, GroupMount};
@@ -204,14 +204,6 @@ pub(crate) fn without_devices(group: &Group) -> DeviceGroup {
 
 fn mount(mount: &GroupMount) -> Mount {
     let GroupMount { host_path, container_path: _, read_only } = mount;
-    Mount {
-        destination: mount.destination().clone(),
-        source: MountSource::Host { path: host_path.clone(), missing: MissingSource::Fail },
-        readonly: *read_only,
-        recursive_readonly: false,
-        propagation: Propagation::Private,
-        id_mapped: false,
-        selinux_relabel: false,
-        options: Vec::new(),
-    }
+    let source = MountSource::Host { path: host_path.clone(), missing: MissingSource::Fail };
+    Mount { readonly: *read_only, ..Mount::new(mount.destination(), source) }
 }

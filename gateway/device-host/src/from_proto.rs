@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use switchyard_core::device::{Device, Health, Reservation, resource};
-use switchyard_core::spec::{DeviceNode, MissingSource, Mount, MountSource, Propagation};
+use switchyard_core::spec::{DeviceNode, MissingSource, Mount, MountSource};
 use switchyard_core::{Error, Result};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 
@@ -226,17 +226,10 @@ fn node(node: v1beta1::DeviceSpec) -> Result<DeviceNode> {
 fn mount(mount: v1beta1::Mount) -> Result<Mount> {
     let v1beta1::Mount { container_path, host_path, read_only } = mount;
     let path = absolute("mounts.host_path", &host_path)?;
-    Ok(Mount {
-        destination: inside("mounts.container_path", &container_path)?,
-        // The source must exist: a plugin names only paths that it has created or found.
-        source: MountSource::Host { path, missing: MissingSource::Fail },
-        readonly: read_only,
-        recursive_readonly: false,
-        propagation: Propagation::default(),
-        id_mapped: false,
-        selinux_relabel: false,
-        options: Vec::new(),
-    })
+    let destination = inside("mounts.container_path", &container_path)?;
+    // The source must exist: a plugin names only paths that it has created or found.
+    let source = MountSource::Host { path, missing: MissingSource::Fail };
+    Ok(Mount { readonly: read_only, ..Mount::new(destination, source) })
 }
 
 /// Valid CDI device names, without duplicates.

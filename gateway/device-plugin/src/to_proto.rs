@@ -85,21 +85,12 @@ fn mount(mount: Mount) -> Result<v1beta1::Mount> {
 mod tests {
     use switchyard_core::device::node;
     use switchyard_core::id::LeaseToken;
-    use switchyard_core::spec::{MissingSource, Propagation};
+    use switchyard_core::spec::MissingSource;
 
     use super::*;
 
     fn mounted(source: MountSource) -> Mount {
-        Mount {
-            destination: "/firmware".into(),
-            source,
-            readonly: true,
-            recursive_readonly: false,
-            propagation: Propagation::default(),
-            id_mapped: false,
-            selinux_relabel: false,
-            options: Vec::new(),
-        }
+        Mount { readonly: true, ..Mount::new("/firmware", source) }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rmpv::Value;
 use switchyard_core::device::{Device, DeviceGroup, Inventory, node};
-use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation};
+use switchyard_core::spec::{MissingSource, Mount, MountSource};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use crate::plugin_config::PluginConfig;
@@ -84,16 +84,8 @@ pub(crate) fn devices(ids: &[&str], shares: u16) -> Inventory {
         pci_bus_id: Some("0000:3b:00.0".to_owned()),
         ..Device::new(id, node(format!("/dev/{id}").into(), "rw"))
     };
-    let library = Mount {
-        destination: "/opt/acme".into(),
-        source: MountSource::Host { path: "/opt/acme".into(), missing: MissingSource::Fail },
-        readonly: true,
-        recursive_readonly: false,
-        propagation: Propagation::Private,
-        id_mapped: false,
-        selinux_relabel: false,
-        options: Vec::new(),
-    };
+    let source = MountSource::Host { path: "/opt/acme".into(), missing: MissingSource::Fail };
+    let library = Mount { readonly: true, ..Mount::new("/opt/acme", source) };
     let group = DeviceGroup {
         resource: "acme.com/tpu".to_owned(),
         shares,

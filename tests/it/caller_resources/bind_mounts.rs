@@ -16,16 +16,8 @@ use super::CallerFixture;
 
 /// Mounts `path` below `root` at `/data`.
 fn beneath(root: &Path, path: &str, propagation: Propagation) -> impl FnOnce(&mut TaskSpec) {
-    let mount = Mount {
-        destination: "/data".into(),
-        source: MountSource::Beneath { root: root.to_owned(), path: path.into() },
-        readonly: false,
-        recursive_readonly: false,
-        propagation,
-        id_mapped: false,
-        selinux_relabel: false,
-        options: Vec::new(),
-    };
+    let source = MountSource::Beneath { root: root.to_owned(), path: path.into() };
+    let mount = Mount { propagation, ..Mount::new("/data", source) };
     move |spec| spec.mounts = vec![mount]
 }
 

@@ -8,7 +8,7 @@ use switchyard_core::ErrorKind;
 use switchyard_core::gateway::{Gateway, Limits, Scope};
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Credentials, Image, PullRequest, Right};
-use switchyard_core::spec::{Mount, MountSource, Propagation, SandboxSpec};
+use switchyard_core::spec::{Mount, MountSource, SandboxSpec};
 use switchyard_proto::cri::v1::ImageStatusRequest;
 use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::cri::image_spec;
@@ -191,16 +191,8 @@ async fn image_used_as_a_volume_by_another_task_is_pinned() {
     let sandbox = SandboxSpec { meta: specs::meta(Owner::Nomad, "pod"), ..world.sandbox_spec("pod") };
     let sandbox = nomad.create_sandbox(sandbox).await.expect("it can be made").id.to_string();
     let mut task = specs::task(Owner::Nomad, "task", &image, &["true"]);
-    task.mounts = vec![Mount {
-        destination: "/shown".into(),
-        source: MountSource::Image { reference: volume.clone(), sub_path: "".into() },
-        readonly: true,
-        recursive_readonly: false,
-        propagation: Propagation::Private,
-        id_mapped: false,
-        selinux_relabel: false,
-        options: Vec::new(),
-    }];
+    let source = MountSource::Image { reference: volume.clone(), sub_path: "".into() };
+    task.mounts = vec![Mount { readonly: true, ..Mount::new("/shown", source) }];
     let task = nomad.create_task(&sandbox, task).await.expect("it can be made").id.to_string();
 
     // The owner's right survives a restart of the daemon.

@@ -182,15 +182,9 @@ fn hugepages() {
 #[test]
 fn mounts_and_devices() {
     let mut case = Case::plain();
-    let host = |destination: &str, path: &str, propagation| Mount {
-        destination: PathBuf::from(destination),
-        source: MountSource::Host { path: PathBuf::from(path), missing: MissingSource::CreateDir },
-        readonly: false,
-        recursive_readonly: false,
-        propagation,
-        id_mapped: false,
-        selinux_relabel: false,
-        options: Vec::new(),
+    let host = |destination: &str, path: &str, propagation| {
+        let source = MountSource::Host { path: PathBuf::from(path), missing: MissingSource::CreateDir };
+        Mount { propagation, ..Mount::new(destination, source) }
     };
     let readonly =
         Mount { readonly: true, options: words(&["noexec"]), ..host("/data", "/link", Propagation::Private) };
@@ -198,10 +192,7 @@ fn mounts_and_devices() {
         recursive_readonly: true,
         ..Mount { options: Vec::new(), destination: "/rro".into(), ..readonly.clone() }
     };
-    let tmpfs = Mount {
-        source: MountSource::Tmpfs { size_bytes: 1 << 20, mode: 0o1777 },
-        ..host("/data/tmp", "/", Propagation::Private)
-    };
+    let tmpfs = Mount::new("/data/tmp", MountSource::Tmpfs { size_bytes: 1 << 20, mode: 0o1777 });
     case.task.mounts = vec![
         host("/a/b/c", "/shared/x", Propagation::Bidirectional),
         tmpfs,

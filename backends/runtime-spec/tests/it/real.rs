@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 use switchyard_core::spec::{
     CpuPeriod, CpuQuota, CpuShares, ExecSpec, GroupPolicy, MemoryLimit, MissingSource, Mount, MountSource,
-    OomScoreAdj, PidsLimit, Propagation, Rlimit, SeccompProfile, UserRef, UserSpec,
+    OomScoreAdj, PidsLimit, Rlimit, SeccompProfile, UserRef, UserSpec,
 };
 use switchyard_runtime_spec::infra::{self, InfraInput};
 use switchyard_runtime_spec::process::exec_process;
@@ -230,22 +230,12 @@ fn mounts_and_masked_paths_are_applied() {
     let data = bundle.path("data");
     fs::create_dir(&data).unwrap();
     fs::write(data.join("file"), "of the host\n").unwrap();
-    let mount = |destination: &str, recursive| Mount {
-        destination: PathBuf::from(destination),
-        source: MountSource::Host { path: data.clone(), missing: MissingSource::Fail },
-        readonly: true,
-        recursive_readonly: recursive,
-        propagation: Propagation::Private,
-        id_mapped: false,
-        selinux_relabel: false,
-        options: words(&["noexec"]),
+    let mount = |destination: &str, recursive_readonly| {
+        let source = MountSource::Host { path: data.clone(), missing: MissingSource::Fail };
+        let options = words(&["noexec"]);
+        Mount { readonly: true, recursive_readonly, options, ..Mount::new(destination, source) }
     };
-    let tmpfs = Mount {
-        source: MountSource::Tmpfs { size_bytes: 1 << 20, mode: 0o1777 },
-        readonly: false,
-        options: Vec::new(),
-        ..mount("/tmp", false)
-    };
+    let tmpfs = Mount::new("/tmp", MountSource::Tmpfs { size_bytes: 1 << 20, mode: 0o1777 });
     let mut case = bundle.case(
         "cat /data/file /etc/hosts; for f in /data/x /rro/x /x /proc/sysrq-trigger; do touch $f 2>/dev/null && echo wrote $f; done; \
          touch /tmp/x /dev/shm/y && echo tmp; cat /proc/mounts; true",

@@ -19,16 +19,7 @@ use switchyard_runtime_spec::{
 use crate::support::{Case, FakeFs, words};
 
 fn bind(destination: &str, source: &str) -> Mount {
-    Mount {
-        destination: PathBuf::from(destination),
-        source: MountSource::Host { path: PathBuf::from(source), missing: MissingSource::Fail },
-        readonly: false,
-        recursive_readonly: false,
-        propagation: Propagation::Private,
-        id_mapped: false,
-        selinux_relabel: false,
-        options: Vec::new(),
-    }
+    Mount::new(destination, MountSource::Host { path: PathBuf::from(source), missing: MissingSource::Fail })
 }
 
 /// Counts the accesses to files that clients may choose.

@@ -24,6 +24,24 @@ pub struct Mount {
     pub options: Vec<String>,
 }
 
+impl Mount {
+    /// A mount of `source` at `destination`, an absolute path in the task, as most are: writable, with private
+    /// propagation, the ids and the SELinux label of the source, and no further options.
+    #[must_use]
+    pub fn new(destination: impl Into<PathBuf>, source: MountSource) -> Self {
+        Self {
+            destination: destination.into(),
+            source,
+            readonly: false,
+            recursive_readonly: false,
+            propagation: Propagation::Private,
+            id_mapped: false,
+            selinux_relabel: false,
+            options: Vec::new(),
+        }
+    }
+}
+
 /// The source of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountSource {

@@ -70,7 +70,7 @@ fn directories(asked: &TaskRequest<'_>, mounts: &mut Mounts) -> Result<()> {
     ];
     for (path, destination, readonly, missing) in directories {
         let source = MountSource::Host { path, missing };
-        let mount = Mount { readonly, ..plain(destination, source, relabels(asked)) };
+        let mount = Mount { readonly, selinux_relabel: relabels(asked), ..Mount::new(destination, source) };
         mounts.add(asked, ["task.alloc_dir", "task.env"], mount)?;
     }
     Ok(())
@@ -86,8 +86,12 @@ fn of_volume(asked: &TaskRequest<'_>, volume: &Volume) -> Result<Mount> {
             return Err(Error::unimplemented(format!("volume_driver: there is no volume driver {other:?}")));
         }
     };
-    let relabel = *relabel || relabels(asked);
-    Ok(Mount { readonly: *readonly, propagation: *propagation, ..plain(destination, source, relabel) })
+    Ok(Mount {
+        readonly: *readonly,
+        propagation: *propagation,
+        selinux_relabel: *relabel || relabels(asked),
+        ..Mount::new(destination, source)
+    })
 }
 
 fn of_options(asked: &TaskRequest<'_>, options: &MountOptions) -> Result<Mount> {
@@ -99,15 +103,16 @@ fn of_options(asked: &TaskRequest<'_>, options: &MountOptions) -> Result<Mount> 
             let source = host_source(asked, &of_source, source, MissingSource::Fail)?;
             let of_propagation = format!("{field}.bind_options.propagation");
             let propagation = crate::task_config::propagation(&of_propagation, propagation)?;
-            Mount { propagation, ..plain(destination, source, relabels(asked)) }
+            Mount { propagation, selinux_relabel: relabels(asked), ..Mount::new(destination, source) }
         }
         MountKind::Volume { name } => {
-            plain(destination, named_volume(asked, &of_source, name)?, relabels(asked))
+            let source = named_volume(asked, &of_source, name)?;
+            Mount { selinux_relabel: relabels(asked), ..Mount::new(destination, source) }
         }
         MountKind::Tmpfs { size_bytes, mode } => {
             let mode = if *mode == 0 { 0o1777 } else { *mode };
             let source = MountSource::Tmpfs { size_bytes: *size_bytes, mode };
-            Mount { options: vec!["noexec".to_owned()], ..plain(destination, source, false) }
+            Mount { options: vec!["noexec".to_owned()], ..Mount::new(destination, source) }
         }
     };
     Ok(Mount { readonly: *readonly, ..mount })
@@ -117,7 +122,7 @@ fn of_tmpfs(tmpfs: &Tmpfs) -> Result<Mount> {
     let Tmpfs { field, destination, size_bytes, mode, readonly, exec } = tmpfs;
     let source = MountSource::Tmpfs { size_bytes: *size_bytes, mode: *mode };
     let options = if *exec { Vec::new() } else { vec!["noexec".to_owned()] };
-    Ok(Mount { readonly: *readonly, options, ..plain(container_path(field, destination)?, source, false) })
+    Ok(Mount { readonly: *readonly, options, ..Mount::new(container_path(field, destination)?, source) })
 }
 
 /// A mount that the agent requests: host volumes, CSI, devices. Its paths are trusted.
@@ -135,7 +140,7 @@ fn of_agent(asked: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Resul
             return Err(Error::invalid(format_args!("{field}.propagation_mode"), why));
         }
     };
-    let relabel = match selinux_label.as_str() {
+    let selinux_relabel = match selinux_label.as_str() {
         "" => relabels(asked),
         "z" | "Z" => true,
         other => {
@@ -144,7 +149,7 @@ fn of_agent(asked: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Resul
         }
     };
     let source = MountSource::Host { path, missing: MissingSource::Fail };
-    Ok(Mount { readonly: *readonly, propagation, ..plain(destination, source, relabel) })
+    Ok(Mount { readonly: *readonly, propagation, selinux_relabel, ..Mount::new(destination, source) })
 }
 
 // === sources ===
@@ -201,19 +206,6 @@ fn container_path(field: &str, text: &str) -> Result<PathBuf> {
         return Err(Error::invalid(field, "invalid specification: destination can't be '/'"));
     }
     Ok(path)
-}
-
-fn plain(destination: PathBuf, source: MountSource, selinux_relabel: bool) -> Mount {
-    Mount {
-        destination,
-        source,
-        readonly: false,
-        recursive_readonly: false,
-        propagation: Propagation::Private,
-        id_mapped: false,
-        selinux_relabel,
-        options: Vec::new(),
-    }
 }
 
 // === impl Mounts ===

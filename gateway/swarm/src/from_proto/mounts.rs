@@ -82,16 +82,10 @@ fn mount(
     } = wire;
     let source = asked.expand(&format!("{field}.source"), source)?;
     let target = asked.expand(&format!("{field}.target"), target)?;
-    let plain = Mount {
-        destination: container_path(&format!("{field}.target"), &target)?,
-        source: MountSource::Tmpfs { size_bytes: 0, mode: 0o1777 },
-        readonly: *readonly,
-        recursive_readonly: false,
-        propagation: Propagation::Private,
-        id_mapped: false,
-        selinux_relabel: false,
-        options: Vec::new(),
-    };
+    let destination = container_path(&format!("{field}.target"), &target)?;
+    // Each kind of mount sets its own source.
+    let unset = MountSource::Tmpfs { size_bytes: 0, mode: 0o1777 };
+    let plain = Mount { readonly: *readonly, ..Mount::new(destination, unset) };
     let unimplemented = |what: &str| Err(Error::unimplemented(format!("{field}.type: {what}")));
     match mount::Type::try_from(*r#type) {
         Ok(mount::Type::Bind) => bind(asked, field, &source, bind_options.unwrap_or_default(), plain),

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use switchyard_core::image::PullRequest;
 use switchyard_core::spec::{
-    HostPort, MissingSource, Mount, MountSource, Propagation, SandboxNetwork, SandboxSpec, TaskSpec,
+    HostPort, MissingSource, Mount, MountSource, SandboxNetwork, SandboxSpec, TaskSpec,
 };
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_linux::blocking;
@@ -222,16 +222,8 @@ fn from_random_start(range: &RangeInclusive<u16>) -> impl Iterator<Item = u16> +
 
 /// The mount of a file with a secret or config.
 fn bound(path: PathBuf, destination: PathBuf) -> Mount {
-    Mount {
-        destination,
-        source: MountSource::Host { path, missing: MissingSource::Fail },
-        readonly: true,
-        recursive_readonly: false,
-        propagation: Propagation::Private,
-        id_mapped: false,
-        selinux_relabel: true,
-        options: Vec::new(),
-    }
+    let source = MountSource::Host { path, missing: MissingSource::Fail };
+    Mount { readonly: true, selinux_relabel: true, ..Mount::new(destination, source) }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{Method, StatusCode};
 use switchyard_core::id::Owner;
 use switchyard_core::object::Task;
-use switchyard_core::spec::{Mount, MountSource, Propagation, TaskSpec};
+use switchyard_core::spec::{Mount, MountSource, TaskSpec};
 use switchyard_operator_api::VolumeView;
 use switchyard_operator_api::text::short;
 
@@ -15,18 +15,9 @@ use super::{Pages, run};
 
 /// A running task with a volume.
 async fn volume_user(node: &TestNode, owner: Owner, volume: &str) -> Arc<Task> {
-    let mount = Mount {
-        destination: "/data".into(),
-        source: MountSource::Volume { name: volume.into(), sub_path: PathBuf::new() },
-        readonly: false,
-        recursive_readonly: false,
-        propagation: Propagation::Private,
-        id_mapped: false,
-        selinux_relabel: false,
-        options: Vec::new(),
-    };
+    let source = MountSource::Volume { name: volume.into(), sub_path: PathBuf::new() };
     let name = format!("user of {volume}");
-    node.run(TaskSpec { mounts: vec![mount], ..endless(owner, &name) }).await
+    node.run(TaskSpec { mounts: vec![Mount::new("/data", source)], ..endless(owner, &name) }).await
 }
 
 /// The pages of a node on which Nomad has the volume `cache`, and Swarm has `data`, which no task has any more, and `used`
