@@ -7,7 +7,7 @@
 //! as long as the task, so that its files do.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
@@ -25,16 +25,6 @@ use crate::node::userns;
 use crate::record::StagedRecord;
 use crate::task::TaskEntry;
 use crate::task::storage::Storage;
-
-/// The source of a staged mount.
-enum StageSource {
-    /// A path of the host, mounted with its ids mapped.
-    Path(PathBuf),
-    /// An opened path, and whether mounts in it appear on the host as well.
-    Held(PathHandle, bool),
-    /// The mounts of a view snapshot.
-    Mounts(Vec<Mount>),
-}
 
 impl Storage {
     /// Prepares the view snapshots of a task's images. Labels of its container object keep them.
@@ -86,17 +76,18 @@ impl Storage {
         let dir = entry.dirs.stage.clone();
         // A thread that hangs between two mounts would continue after the undo, so everything that can hang
         // is accessed before.
-        let work = if records.iter().any(StagedRecord::is_on_host) {
+        let to_open = records.clone();
+        let open = move || open_sources(&to_open);
+        let opened = if records.iter().any(StagedRecord::is_on_host) {
             let owner = entry.record().meta.owner()?;
-            let resolve = move || resolve_sources(records, views);
-            self.blocking_pools.of(owner).run(format!("sandbox {}", entry.sandbox), resolve).await?
+            self.blocking_pools.of(owner).run(format!("sandbox {}", entry.sandbox), open).await?
         } else {
-            resolve_sources(records, views)?
+            open()?
         };
         let rootfs = blocking(move || {
             create_private_dir_blocking(&dir)?;
-            for (at, ready) in work {
-                mount_source(&at, ready, users.as_ref(), &dir)?;
+            for record in &records {
+                mount_staged(record, &opened, &views, users.as_ref(), &dir)?;
             }
             match &users {
                 Some(users) => userns::idmap_mounts(rootfs, users, &dir.join("root")),
@@ -145,57 +136,67 @@ pub(crate) async fn clear_stage(dir: &Path) -> Result<()> {
     remove_tree(dir).await
 }
 
-/// Opens or accesses the sources of the staged mounts. Blocks on the host's file systems.
-fn resolve_sources(
-    records: Vec<StagedRecord>,
-    mut views: HashMap<String, Vec<Mount>>,
-) -> Result<Vec<(String, StageSource)>> {
-    let ready = |record| {
-        Ok(match record {
-            StagedRecord::Path { at, source } => {
+/// Opens the paths of staged mounts into which tasks can put links, by their names in the staging directory,
+/// and accesses the other paths of the host. Blocks on the host's file systems.
+fn open_sources(records: &[StagedRecord]) -> Result<HashMap<String, PathHandle>> {
+    let mut opened = HashMap::new();
+    for record in records {
+        match record {
+            StagedRecord::Path { at: _, source } => {
                 // Only makes the file system answer: a missing path is reported by the mount.
                 let _ = source.exists();
-                (at, StageSource::Path(source))
             }
-            StagedRecord::Beneath { at, root, path, shared } => {
-                let held = PathHandle::open_beneath(&root, &path).map_err(|fault| {
+            StagedRecord::Beneath { at, root, path, shared: _ } => {
+                let handle = PathHandle::open_beneath(root, path).map_err(|fault| {
                     let source = root.join(path);
                     let why =
                         format!("{} was replaced or removed after it had been checked", source.display());
                     Error::invalid("mounts", why).with_source(fault)
                 })?;
-                (at, StageSource::Held(held, shared))
+                opened.insert(at.clone(), handle);
             }
-            StagedRecord::Image { at, key, .. } => {
-                (at, StageSource::Mounts(views.remove(&key).unwrap_or_default()))
-            }
-        })
-    };
-    records.into_iter().map(ready).collect()
+            StagedRecord::Image { .. } => {}
+        }
+    }
+    Ok(opened)
 }
 
-/// Mounts one source below the staging directory.
-fn mount_source(at: &str, ready: StageSource, users: Option<&SandboxUsers>, dir: &Path) -> Result<()> {
-    let target = dir.join(at);
-    match ready {
-        StageSource::Path(source) => {
+/// Mounts one source below the staging directory: a path of the host with its ids mapped, the path among
+/// `opened` with its name, or the mounts of its view snapshot among `views`.
+fn mount_staged(
+    record: &StagedRecord,
+    opened: &HashMap<String, PathHandle>,
+    views: &HashMap<String, Vec<Mount>>,
+    users: Option<&SandboxUsers>,
+    dir: &Path,
+) -> Result<()> {
+    match record {
+        StagedRecord::Path { at, source } => {
             let Some(users) = users else {
                 return Err(Error::internal(format!(
                     "cannot map the ids of {}: the sandbox has no user namespace",
                     source.display()
                 )));
             };
+            let target = dir.join(at);
             // A file is mounted on a file.
             if source.is_dir() {
                 make_dir(&target)?;
             } else {
                 std::fs::write(&target, []).map_err(|fault| io_error("write", &target, fault))?;
             }
-            userns::idmap_mount(users, &source, &target)
+            userns::idmap_mount(users, source, &target)
         }
-        StageSource::Held(held, shared) => held.bind_mount_at(&target, shared).map_err(from_namespaces),
-        StageSource::Mounts(mounts) => {
+        StagedRecord::Beneath { at, root, path, shared } => {
+            let Some(handle) = opened.get(at) else {
+                return Err(Error::internal(format!("{} was not opened", root.join(path).display())));
+            };
+            handle.bind_mount_at(&dir.join(at), *shared).map_err(from_namespaces)
+        }
+        StagedRecord::Image { at, key, top: _ } => {
+            let target = dir.join(at);
             make_dir(&target)?;
+            let mounts = views.get(key).cloned().unwrap_or_default();
             let mounts = match users {
                 Some(users) => userns::idmap_mounts(mounts, users, &dir.join(format!("layers-{at}"))),
                 None => Ok(mounts),
