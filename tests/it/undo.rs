@@ -320,7 +320,7 @@ async fn exit_that_cannot_be_persisted_is_not_lost() {
         undo.fail(step);
         // Until the exit is persisted the wait fails; then the exit is reported even if the cleanup fails.
         let first = undo.backend.wait_task(id).await;
-        assert_eq!(first.is_err(), step == CrashPoint::TaskExitRecorded, "{step:?}: {first:?}");
+        assert_eq!(first.is_err(), step == CrashPoint::TaskExitPersisted, "{step:?}: {first:?}");
         undo.assert_reached(step);
         let exit = undo.backend.wait_task(id).await.expect("a wait can be repeated");
         assert!((exit.code, &exit.cause) == (7, &ExitCause::Exited), "{step:?}: {exit:?}");

@@ -99,8 +99,9 @@ impl Backend for Containerd {
         ]);
         facts.extend(parts.network.ranges.summary().map(|ranges| ("network.ranges".to_owned(), ranges)));
         facts.extend(parts.shims.unresponsive.summary().map(|tasks| ("shims.silent".to_owned(), tasks)));
-        facts
-            .extend(parts.tasks.table.unrecorded_exits().map(|tasks| ("exits.unrecorded".to_owned(), tasks)));
+        facts.extend(
+            parts.tasks.table.unpersisted_exits().map(|tasks| ("exits.unrecorded".to_owned(), tasks)),
+        );
         facts.extend(parts.cgroups.busy.summary().map(|groups| ("cgroups.left".to_owned(), groups)));
         facts.extend(parts.trees.summary().map(|trees| ("trees.setAside".to_owned(), trees)));
         facts

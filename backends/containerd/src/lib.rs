@@ -6,7 +6,7 @@
 //!   ├── recover            objects of a predecessor: adopted, finished or cleaned up
 //!   ├── exec, stats        further processes; measurements and inspection
 //!   ├── task               Tasks, Attachments, Checkpoints
-//!   │    ├── exit             Exits: observed, persisted, then deleted from containerd
+//!   │    ├── exit             Exits: observed, persisted, then reported
 //!   │    └── storage, cgroups snapshots, volumes and quotas; what is done to a task's cgroup
 //!   ├── sandbox            Sandboxes: pinned namespaces, files, infra process
 //!   ├── node, network      what the node can do; CNI

@@ -222,7 +222,7 @@ pub(crate) enum OutputRecord {
     Fifos { stdout: PathBuf, stderr: PathBuf },
 }
 
-/// The exit of a task, as in its label.
+/// The exit of a task, as in its label and in its note.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ExitRecord {
     code: i32,

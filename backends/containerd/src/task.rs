@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Tasks          creates, starts, updates, signals and removes
-//!  ├── Exits        observes and persists exits, ends processes, finishes logs
+//!  ├── Exits        observes, persists and reports exits, ends processes, finishes logs
 //!  │    ├── TaskCgroups   cpusets, OOM scores, block I/O limits, freezing
 //!  │    └── Storage       snapshots, views, volumes, quotas, staged mounts
 //!  └── TaskTable    what this daemon knows of each task

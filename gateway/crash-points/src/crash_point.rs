@@ -120,9 +120,9 @@ crash_points! {
     }
     /// A start of a task that fails.
     FailStart {
-        /// The failure of a start is recorded, and what the start created still exists.
+        /// The failure of a start is persisted, and what the start created still exists.
         StartRefused: Kill,
-        /// The exit or the failure of a task is stored in a file because containerd cannot store it.
+        /// The exit of a task is noted in a file because containerd cannot store it.
         ExitNoted: Kill,
     }
     /// Waiting for the outcome of a start that a killed predecessor had requested.
@@ -158,7 +158,7 @@ crash_points! {
     /// The exit of a task.
     EndTask {
         /// Its exit is persisted.
-        TaskExitRecorded: Fail,
+        TaskExitPersisted: Fail,
         /// containerd has deleted its process.
         TaskDeleted: Fail,
         /// The logkeeper has finished its log.
@@ -198,9 +198,9 @@ crash_points! {
     /// Protecting the exit of a task from garbage collection in containerd.
     ProtectExit {
         /// The exit of a task is protected from garbage collection in containerd.
-        ExitKept: Kill,
+        ExitProtected: Kill,
         /// It is no longer protected.
-        ExitForgotten: Kill,
+        ExitUnprotected: Kill,
     }
     /// Removing a cgroup that is busy.
     RemoveBusyGroup {

@@ -46,8 +46,8 @@ pub(super) const HUNG: &[KillCase] = &[KillCase::of(hang, Operation::KillHungShi
 
 /// With a containerd that retains exits, behind a proxy.
 pub(super) const KEPT_EXITS: &[KillCase] = &[
-    KillCase::at(start, &[(ExitKept, 1)]),
-    KillCase::at(stop, &[(ExitForgotten, 1)]),
+    KillCase::at(start, &[(ExitProtected, 1)]),
+    KillCase::at(stop, &[(ExitUnprotected, 1)]),
     KillCase::at(remove_unrecorded, &[(ExitNoted, 1)]),
 ];
 

@@ -29,7 +29,7 @@ impl Default for Retries {
 
 impl Retries {
     /// Logs a failure, as a warning the first time and at debug level later, and waits until the next try is
-    /// due. `what` says what failed, as in "an exit cannot be recorded"; "yet" is appended. Cancel-safe.
+    /// due. `what` says what failed, as in "an exit cannot be persisted"; "yet" is appended. Cancel-safe.
     pub(crate) async fn log_and_wait(&mut self, health: &Health, task: &str, what: &str, error: &Error) {
         if self.warned {
             tracing::debug!(task.id = task, error = error.report(), "{what} yet");

@@ -275,14 +275,14 @@ impl Exec {
         let waited = self.exit.get_or_try_init(|| async {
             tokio::select! {
                 biased;
-                reported = self.reported_exit() => reported,
+                observed = self.observe_exit() => observed,
                 error = self.exit_overdue() => Err(error),
             }
         });
         waited.await.copied()
     }
 
-    async fn reported_exit(&self) -> Result<i32> {
+    async fn observe_exit(&self) -> Result<i32> {
         if let Some(code) = self.exit_from_shim().await {
             return Ok(code);
         }

@@ -34,12 +34,12 @@ impl Processes {
             ..Default::default()
         };
         let request = api::StoreCreateRequest { sandbox: Some(sandbox) };
-        let kept =
+        let protected =
             call(&format!("protect the exit of {id}"), QUICK, self.client.sandboxes().create(request)).await;
-        match kept {
-            Ok(_) => switchyard_crash_points::reach(CrashPoint::ExitKept),
+        match protected {
+            Ok(_) => switchyard_crash_points::reach(CrashPoint::ExitProtected),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => self.exit_unprotected(&error),
+            Err(error) => self.warn_unprotected(&error),
         }
     }
 
@@ -52,11 +52,11 @@ impl Processes {
         let what = format!("unprotect the exit of {id}");
         match ignore_not_found(call(&what, QUICK, self.client.sandboxes().delete(request)).await) {
             Err(error) if error.kind() == ErrorKind::Unimplemented => {
-                self.exit_unprotected(&error);
+                self.warn_unprotected(&error);
                 Ok(())
             }
             Ok(()) => {
-                switchyard_crash_points::reach(CrashPoint::ExitForgotten);
+                switchyard_crash_points::reach(CrashPoint::ExitUnprotected);
                 Ok(())
             }
             Err(error) => Err(error),
@@ -82,8 +82,8 @@ impl Processes {
         let listed = match call("list protected exits", QUICK, self.client.sandboxes().list(request)).await {
             Ok(listed) => listed.list,
             Err(error) => {
-                // Without the list each running task would be queried by itself, and a store that does not
-                // answer would take its whole time for each.
+                // Without the list the record of each running task would be created again, and a store that
+                // does not answer would take the whole timeout for each.
                 tracing::warn!(
                     error = error.report(),
                     "cannot list the exits that are protected: they stay as a predecessor left them until the next start"
@@ -91,10 +91,10 @@ impl Processes {
                 return Vec::new();
             }
         };
-        let kept: BTreeSet<String> = listed.into_iter().map(|sandbox| sandbox.sandbox_id).collect();
+        let protected: BTreeSet<String> = listed.into_iter().map(|sandbox| sandbox.sandbox_id).collect();
         let wanted = wanted();
         let mut refused = Vec::new();
-        for id in kept.iter().filter(|id| !wanted.contains_key(*id)) {
+        for id in protected.iter().filter(|id| !wanted.contains_key(*id)) {
             if refused.is_empty() {
                 let Err(error) = self.unprotect_exit(id).await else { continue };
                 tracing::warn!(
@@ -105,7 +105,7 @@ impl Processes {
             }
             refused.push(ProtectedExitCleanup { processes: Arc::downgrade(self), id: id.clone() });
         }
-        for (id, handler) in wanted.iter().filter(|(id, _)| !kept.contains(*id)) {
+        for (id, handler) in wanted.iter().filter(|(id, _)| !protected.contains(*id)) {
             match self.context.runtime(handler) {
                 Ok(runtime) => self.protect_exit(id, &runtime).await,
                 Err(error) => {
@@ -120,7 +120,7 @@ impl Processes {
         refused
     }
 
-    fn exit_unprotected(&self, error: &Error) {
+    fn warn_unprotected(&self, error: &Error) {
         if error.kind() == ErrorKind::Unimplemented {
             self.features.mark_no_sandbox_store();
         }

@@ -17,7 +17,7 @@ pub(super) struct TaskFacts {
     pub(super) finished: bool,
     /// It was created in this boot of the node.
     pub(super) this_boot: bool,
-    /// Its persisted exit and the time of its start, if there is one.
+    /// Its persisted or noted exit and the time of its start, if there is one.
     pub(super) exit: Option<(Exit, Option<SystemTime>)>,
     /// Time of its start, from the file that a start leaves.
     pub(super) started_at: Option<SystemTime>,
@@ -40,7 +40,7 @@ pub(super) enum TaskFate {
     StartPending,
     /// It runs, or has to be treated as if it did.
     Running(Started),
-    /// It has exited, and the exit is not persisted yet.
+    /// It has exited, and the exit is neither persisted nor noted.
     Reap {
         /// Time of its start.
         started_at: Option<SystemTime>,
@@ -49,7 +49,7 @@ pub(super) enum TaskFate {
     },
     /// It has exited, or must have, and its exit status is lost.
     Lost(Option<SystemTime>),
-    /// It has exited, and the exit is persisted, or known from the file that a failed start leaves.
+    /// It has exited, and the exit is persisted or noted.
     Exited(Exit, Option<SystemTime>),
 }
 
@@ -86,13 +86,8 @@ pub(super) fn task_fate(facts: &TaskFacts, now: SystemTime) -> TaskFate {
 /// Returns whether the state of a task's process has to be queried. Not for a start that was begun and not
 /// finished: its shim may take long to answer, and the answer would not change the fate, which is
 /// [`TaskFate::StartPending`]. If the files were lost, only the query shows whether it runs.
-pub(super) const fn needs_shim_query(
-    exit_on_record: bool,
-    begun: bool,
-    started: bool,
-    files_lost: bool,
-) -> bool {
-    !exit_on_record && ((begun && started) || files_lost)
+pub(super) const fn needs_shim_query(exit_known: bool, begun: bool, started: bool, files_lost: bool) -> bool {
+    !exit_known && ((begun && started) || files_lost)
 }
 
 /// Recovery's findings about a sandbox.
@@ -173,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_on_record_stands_whatever_else_is_found() {
+    fn exit_that_is_persisted_or_noted_stands_whatever_else_is_found() {
         let exit = Exit { code: 3, finished_at: at(8), cause: switchyard_core::state::ExitCause::Exited };
         for process in [ProcessState::None, stopped(0), ProcessState::Created] {
             let ended =

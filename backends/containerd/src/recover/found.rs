@@ -41,10 +41,10 @@ pub(super) struct FoundTask {
     pub(super) record: TaskRecord,
     pub(super) dirs: TaskDirs,
     pub(super) snapshotter: String,
-    /// Its exit or failure to start: from its exit label, or else from the note of it.
+    /// Its exit or failure to start: as it is persisted, or else as it is noted.
     pub(super) exit: Option<ExitRecord>,
-    /// `exit` is from the note: it is not persisted in containerd yet.
-    pub(super) unrecorded: bool,
+    /// `exit` is noted, and not persisted yet.
+    pub(super) noted: bool,
     pub(super) files: TaskFiles,
     /// Nothing says that it was started or has exited, and its files in the run directory, which would, were lost in
     /// this boot.
@@ -56,7 +56,7 @@ pub(super) struct FoundTask {
 /// The content of a task's files.
 #[derive(Debug)]
 pub(super) struct TaskFiles {
-    /// The exit that could not be persisted in containerd.
+    /// The exit in the note.
     noted: Option<ExitRecord>,
     pub(super) started: Option<Started>,
     /// A start was begun: its run directory exists.
@@ -111,7 +111,7 @@ impl Recovery {
         let dirs = self.context.layout.task(id);
         let of_task = dirs.clone();
         let files = blocking(move || Ok(TaskFiles::read(&of_task))).await?;
-        let unrecorded = exit.is_none() && files.noted.is_some();
+        let noted = exit.is_none() && files.noted.is_some();
         let exit = exit.or_else(|| files.noted.clone());
         // An earlier try of recovery, or an earlier daemon, may have stored that the exit is not known.
         let is_open = exit.as_ref().is_none_or(ExitRecord::is_lost);
@@ -122,7 +122,7 @@ impl Recovery {
         let views = view_labels(&record.staged, &container.snapshotter);
         let outdated = OutdatedObject::find(id.into(), &container, &record.meta, &views);
         let snapshotter = container.snapshotter;
-        Ok(FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, files, files_lost, outdated })
+        Ok(FoundTask { sandbox, record, dirs, snapshotter, exit, noted, files, files_lost, outdated })
     }
 
     /// The query for the infra process of a sandbox, if the sandbox is ready and has one.
@@ -189,7 +189,7 @@ fn read_started(path: &Path) -> Option<Started> {
     Some(Started { pid, at })
 }
 
-/// The exit that could not be persisted in containerd and was written to this file instead.
+/// The exit that was noted in this file, because containerd could not store it.
 fn read_exit_note(path: &Path) -> Option<ExitRecord> {
     ExitRecord::parse_label(&fs::read_to_string(path).ok()?)
 }

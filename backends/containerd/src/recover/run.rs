@@ -96,7 +96,7 @@ impl Recovery {
         plan.lost_starts.drain(..).for_each(|id| self.shims.predecessor_calls.insert(id));
         phases.done("debris");
         reach(CrashPoint::RecoverySandboxes);
-        for cleanup in self.processes.sync_protected_exits(|| self.tasks.table.unprotected()).await {
+        for cleanup in self.processes.sync_protected_exits(|| self.tasks.table.exits_to_protect()).await {
             plan.cleanup.push(Box::new(cleanup));
         }
         for cleanup in self.predecessor_calls.remove_stale_waits().await {
@@ -269,17 +269,8 @@ impl Recovery {
         snapshots: &Snapshots,
         sandboxes: &HashMap<SandboxId, SandboxPresence>,
     ) -> Result<DecidedTask> {
-        let FoundTask {
-            sandbox,
-            record,
-            dirs,
-            snapshotter,
-            exit,
-            unrecorded,
-            files,
-            files_lost,
-            outdated: _,
-        } = found;
+        let FoundTask { sandbox, record, dirs, snapshotter, exit, noted, files, files_lost, outdated: _ } =
+            found;
         let meta = record.meta.to_core()?;
         let details = record.details();
         if let Some(quota) = &record.quota {
@@ -308,8 +299,8 @@ impl Recovery {
             entry.apply(LifecycleEvent::Launched);
         }
         if let TaskFate::Exited(exit, started_at) = &fate {
-            if unrecorded {
-                self.exits.adopt_exit(&entry, exit, *started_at).await?;
+            if noted {
+                self.exits.persist_found_exit(&entry, exit, *started_at).await?;
             } else {
                 entry.apply(LifecycleEvent::ExitPersisted(exit.clone()));
             }
@@ -350,8 +341,8 @@ impl Recovery {
             TaskFate::Reap { started_at, end } => {
                 let now = SystemTime::now();
                 entry.set_started(Started { pid: 0, at: started_at.unwrap_or(now) });
-                let exit = self.exits.exit_from_end(entry, *end).await;
-                self.exits.adopt_exit(entry, &exit, Some(started_at.unwrap_or(now))).await?;
+                let exit = self.exits.exit_of_process(entry, *end).await;
+                self.exits.persist_found_exit(entry, &exit, Some(started_at.unwrap_or(now))).await?;
                 entry.apply(LifecycleEvent::ExitReported);
                 let at = started_at.unwrap_or_else(|| now.min(exit.finished_at));
                 TaskState::Exited { started_at: Some(at), exit }
@@ -359,7 +350,7 @@ impl Recovery {
             TaskFate::Lost(started_at) => {
                 let now = SystemTime::now();
                 let exit = Exit::lost(started_at.map_or(now, |at| now.max(at)));
-                self.exits.adopt_exit(entry, &exit, *started_at).await?;
+                self.exits.persist_found_exit(entry, &exit, *started_at).await?;
                 entry.apply(LifecycleEvent::ExitReported);
                 TaskState::Exited { started_at: *started_at, exit }
             }

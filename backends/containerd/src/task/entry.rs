@@ -32,7 +32,7 @@ pub(crate) struct TaskEntry {
     pub(crate) snapshotter: String,
     record: Mutex<TaskRecord>,
     lifecycle: Mutex<TaskLifecycle>,
-    pub(super) exit_calls: ExitCalls,
+    pub(super) exit_locks: ExitLocks,
     /// The mounts of its snapshot as `Prepare` returned them, until they are first used. `None` after that
     /// and after a restart: containerd is then asked for them.
     pub(super) mounts: Mutex<Option<Vec<Mount>>>,
@@ -52,12 +52,12 @@ pub(crate) struct TaskEntry {
 /// Locks under which the calls that share one wait follow each other: the first call does the work, and the
 /// later ones find the result in the lifecycle. If a call is cancelled, the next one does the work.
 #[derive(Debug, Default)]
-pub(super) struct ExitCalls {
-    /// Waits for the exit.
+pub(super) struct ExitLocks {
+    /// Waits until the exit is observed.
     pub(super) observe: tokio::sync::Mutex<()>,
     /// Persists the exit.
     pub(super) persist: tokio::sync::Mutex<()>,
-    /// Observes and persists the exit, and cleans up.
+    /// Observes and persists the exit, cleans up, and reports it.
     pub(super) report: tokio::sync::Mutex<()>,
 }
 
@@ -86,7 +86,7 @@ impl TaskEntry {
             snapshotter: snapshotter.to_owned(),
             record: Mutex::new(record),
             lifecycle: Mutex::default(),
-            exit_calls: ExitCalls::default(),
+            exit_locks: ExitLocks::default(),
             mounts: Mutex::default(),
             output: Mutex::new(OutputState::Open { _hold: None }),
             inputs: Mutex::default(),

@@ -1,9 +1,39 @@
-//! The exit of a task: observed, persisted in its container object, and only then deleted from containerd.
+//! The exit of a task. It goes through five states:
 //!
-//! An exit that cannot be persisted, mostly because the disk is full, is reported all the same: until it is
-//! persisted, containerd keeps the process, and with it the exit status that it got from the shim, where the
-//! next daemon process finds it. A removal, which frees space, deletes the process all the same, and so does the
-//! undo of a failed start: the exit is in a note then, until it is persisted or the removal has succeeded.
+//! ```text
+//!                                  ┌──────────────── 6 ───────────────┐
+//!                                  │                                  ▼
+//!  start ─ 1 ─► protected ─ 2 ─► observed ─ 3 ─► persisted ─ 4 ─► reported
+//!                                  │                ▲                 ▲
+//!                                  └─ 5 ─► noted ─7─┘                 │
+//!                                            └─────────── 8 ──────────┘
+//! ```
+//!
+//! - **protected**: the task runs, and a record in containerd's sandbox store keeps its exit status from being
+//!   lost if containerd is down when it exits (`processes/protected_exits.rs`).
+//! - **observed**: this daemon knows the exit: from containerd's `Wait`, from the state of the process, or from
+//!   the zombies of a shim that hangs (`task/hung.rs`). In memory only; containerd has the exit status as long as
+//!   it has the process.
+//! - **noted**: in a file of the run directory, because containerd cannot store the exit and its process is
+//!   deleted all the same: by a removal, which frees space, or by the undo of a failed start.
+//! - **persisted**: in a label of the container object. The first exit that is persisted stands.
+//! - **reported**: clients get it. In memory only; recovery reports each exit that it finds.
+//!
+//! A kill of the daemon after an arrow leaves what the third column says, and the next daemon process continues:
+//!
+//! | | by | left by a kill | continued by |
+//! |---|---|---|---|
+//! | 1 | `protect_exit`, while the program is started | a protection without a running task, or the reverse | `sync_protected_exits` |
+//! | 2 | `observe_exit` | the exited process | recovery, which queries its state and persists the exit |
+//! | 3 | `persist_exit` | the label, the process, a log that is not finished | recovery, and [`ExitCleanup`] |
+//! | 4 | `clean_up_process`: process and protection deleted, log finished | the label, and what is not cleaned up yet | the same |
+//! | 5 | `note_exit` | the note, and the process, which may run after a failed start | the same |
+//! | 6 | `wait_task`, if containerd cannot store the label | as after 2 | as after 2 |
+//! | 7 | [`ExitCleanup`]; `undo_start`, repeated | the label, which takes precedence over the note | as after 3 |
+//! | 8 | `undo_start` | as after 5 | as after 5 |
+//!
+//! After 6 the cleanup queue of the same daemon repeats 3 until it succeeds, and then cleans up. The note is
+//! deleted with the run directory. The failure of a start is persisted or noted at once.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -41,7 +71,7 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long output may still arrive after the shim was told to delete the process.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Observes and persists the exits of tasks, ends their processes, and finishes their logs.
+/// Observes, persists and reports the exits of tasks, ends their processes, and finishes their logs.
 #[derive(Debug)]
 pub(crate) struct Exits {
     /// This object, for cleanups that outlive the call that queues them.
@@ -63,15 +93,29 @@ pub(crate) struct Exits {
 }
 
 impl Exits {
-    /// Waits for the exit of a task. Any number of callers share one wait; if the caller that drives it is
-    /// cancelled, the next caller continues it.
+    /// Waits for the exit of a task. It is returned even if it cannot be persisted, or if the cleanup takes
+    /// longer than allowed: both are then done later. Any number of callers share one wait; if the caller that
+    /// drives it is cancelled, the next caller continues it.
     pub(crate) async fn wait_task(self: &Arc<Self>, id: TaskId) -> Result<Exit> {
         let entry = self.started_task(id)?;
-        let _turn = entry.exit_calls.report.lock().await;
+        let _turn = entry.exit_locks.report.lock().await;
         if let Some(exit) = entry.reported_exit() {
             return Ok(exit);
         }
-        let exit = self.reap(&entry).await?;
+        let observed = self.observe_exit(&entry).await?;
+        // Boxed, like everything that follows an exit: the future that waits for the exit exists for each
+        // task, perhaps for years, and has to be small.
+        let exit = match Box::pin(self.persist_exit(&entry, observed.clone())).await {
+            Ok(persisted) => {
+                Box::pin(self.clean_up_in_time(&entry)).await?;
+                persisted
+            }
+            Err(error) => {
+                tracing::warn!(task.id = %entry.id, error = error.report(), "cannot persist the exit of a task: the cleanup queue retries it and then cleans up");
+                self.cleanup.enqueue(ExitCleanup::new(self, Arc::clone(&entry)));
+                observed
+            }
+        };
         entry.apply(LifecycleEvent::ExitReported);
         Ok(exit)
     }
@@ -80,8 +124,9 @@ impl Exits {
     pub(crate) async fn wait_end(&self, id: TaskId) -> Result<()> {
         let entry = self.started_task(id)?;
         if entry.reported_exit().is_none() {
+            let observed = self.observe_exit(&entry).await?;
             // If the exit cannot be persisted, the caller of `wait_task` has that retried.
-            self.observe_exit(&entry).await?;
+            let _ = Box::pin(self.persist_exit(&entry, observed)).await;
         }
         Ok(())
     }
@@ -94,34 +139,89 @@ impl Exits {
         Ok(entry)
     }
 
-    /// The exit of a task, and the error if it could not be persisted.
-    async fn observe_exit(&self, entry: &TaskEntry) -> Result<(Exit, Option<Error>)> {
-        let observed = self.observed_exit(entry).await?;
-        // Boxed, like everything that follows an exit: the future that waits for the exit exists for each
-        // task, perhaps for years, and has to be small.
-        match Box::pin(self.persist_exit_once(entry, || observed.clone())).await {
-            Ok(recorded) => Ok((recorded, None)),
-            Err(error) => Ok((observed, Some(error))),
-        }
-    }
-
-    /// The exit of a task, once it is known: persisted or not.
-    async fn observed_exit(&self, entry: &TaskEntry) -> Result<Exit> {
-        let _turn = entry.exit_calls.observe.lock().await;
+    /// Waits until the exit of a task is observed. Without a deadline: a task may run for years. But once its
+    /// main process has exited, its shim has to report that to containerd.
+    async fn observe_exit(&self, entry: &TaskEntry) -> Result<Exit> {
+        let _turn = entry.exit_locks.observe.lock().await;
         if let Some(exit) = entry.exit() {
             return Ok(exit);
         }
-        let exit = self.await_exit(entry).await?;
+        let exit = loop {
+            let observed = tokio::select! {
+                exit = self.exit_from_containerd(entry) => exit.map(Some),
+                () = self.exit_overdue(entry) => Box::pin(self.observe_overdue_exit(entry)).await,
+            };
+            if let Some(exit) = observed? {
+                break exit;
+            }
+        };
+        self.shims.unresponsive.clear(&entry.id.to_string());
         entry.apply(LifecycleEvent::ExitObserved(exit.clone()));
         Ok(exit)
     }
 
-    /// Adopts an exit that recovery has found, and persists it: now, or later if containerd cannot store it, for instance
-    /// on a full or read-only disk. The task stays in the lists either way.
+    /// The exit of a task as containerd reports it once its process has exited.
+    async fn exit_from_containerd(&self, entry: &TaskEntry) -> Result<Exit> {
+        let request = api::WaitRequest { container_id: entry.id.to_string(), exec_id: String::new() };
+        let what = format!("wait for task {}", entry.id);
+        let answer = loop {
+            match self.client.task_queries().wait(request.clone()).await {
+                Ok(answer) => break answer.into_inner(),
+                Err(status) => match from_status(&what, status) {
+                    // containerd does not know the process any more, so the exit status is lost.
+                    error if error.kind() == ErrorKind::NotFound => {
+                        return Ok(Exit::lost(entry.not_before_start(SystemTime::now())));
+                    }
+                    error if error.kind() == ErrorKind::Unavailable => {
+                        tracing::debug!(task.id = %entry.id, error = error.report(), "containerd is unavailable while waiting for the exit of a task: waiting for its return");
+                        self.health.wait_regained().await;
+                    }
+                    error => return Err(error),
+                },
+            }
+        };
+        let process = ProcessExit {
+            code: i32::try_from(answer.exit_status).unwrap_or(i32::MAX),
+            at: answer.exited_at.and_then(|at| SystemTime::try_from(at).ok()),
+        };
+        // Boxed: see [`Exits::wait_task`].
+        Ok(Box::pin(self.exit_of_process(entry, process)).await)
+    }
+
+    /// The exit of a task whose process exited like this. Cancel-safe.
+    pub(crate) async fn exit_of_process(&self, entry: &TaskEntry, process: ProcessExit) -> Exit {
+        let finished_at = entry.not_before_start(process.at.unwrap_or_else(SystemTime::now));
+        let killed = self.task_cgroups.was_oom_killed(entry, process.code).await;
+        let cause = if killed { ExitCause::OomKilled } else { ExitCause::Exited };
+        Exit { code: process.code, finished_at, cause }
+    }
+
+    /// Persists the exit of a task: the observed one, or else `found`. Returns the persisted one, which may be
+    /// an earlier one. If the container object is gone, nothing has to be persisted.
+    pub(super) async fn persist_exit(&self, entry: &TaskEntry, found: Exit) -> Result<Exit> {
+        let _turn = entry.exit_locks.persist.lock().await;
+        if let Some(exit) = entry.persisted_exit() {
+            return Ok(exit);
+        }
+        let exit = entry.unpersisted_exit().unwrap_or(found);
+        let started = entry.started().map(|started| started.at);
+        ignore_not_found(self.write_exit_label(entry, &exit, started).await)?;
+        entry.apply(LifecycleEvent::ExitPersisted(exit.clone()));
+        Ok(exit)
+    }
+
+    /// Persists the observed exit of a task, if there is one and none is persisted. Idempotent.
+    pub(super) async fn persist_observed_exit(&self, entry: &TaskEntry) -> Result<()> {
+        let Some(observed) = entry.unpersisted_exit() else { return Ok(()) };
+        self.persist_exit(entry, observed).await.map(drop)
+    }
+
+    /// Persists an exit that recovery has found: now, or later if containerd cannot store it, for instance on a
+    /// full or read-only disk. The task stays in the lists either way.
     ///
     /// # Errors
     /// If containerd did not answer: what it would have said of the task is not known.
-    pub(crate) async fn adopt_exit(
+    pub(crate) async fn persist_found_exit(
         &self,
         entry: &TaskEntry,
         exit: &Exit,
@@ -142,46 +242,25 @@ impl Exits {
         }
     }
 
-    /// Persists the exit of a process, unless one is persisted already; returns the persisted one. An exit
-    /// that was observed before takes precedence over `end`.
-    pub(crate) async fn persist_exit(&self, entry: &TaskEntry, end: ProcessExit) -> Result<Exit> {
-        if let Some(exit) = entry.persisted_exit() {
-            return Ok(exit);
-        }
-        let ended = self.exit_from_end(entry, end).await;
-        self.persist_exit_once(entry, || entry.unpersisted_exit().unwrap_or(ended)).await
+    /// Writes the exit of a task into its container object, as a label.
+    pub(super) async fn write_exit_label(
+        &self,
+        entry: &TaskEntry,
+        exit: &Exit,
+        started: Option<SystemTime>,
+    ) -> Result<()> {
+        let label = ExitRecord::from_core(exit, started).to_label();
+        let container = api::Container {
+            id: entry.id.to_string(),
+            labels: std::iter::once((EXIT.to_owned(), label)).collect(),
+            ..Default::default()
+        };
+        self.client.update_container(container, vec![format!("labels.{EXIT}")]).await
     }
 
-    /// Persists the observed exit of a task, if there is one and none is persisted. Idempotent.
-    pub(crate) async fn persist_observed_exit(&self, entry: &TaskEntry) -> Result<()> {
-        let Some(observed) = entry.unpersisted_exit() else { return Ok(()) };
-        self.persist_exit_once(entry, || observed).await.map(drop)
-    }
-
-    /// Persists an exit unless one is persisted: the first caller wins. If the container object is gone,
-    /// nothing has to be persisted.
-    async fn persist_exit_once(&self, entry: &TaskEntry, exit: impl FnOnce() -> Exit) -> Result<Exit> {
-        let _turn = entry.exit_calls.persist.lock().await;
-        if let Some(exit) = entry.persisted_exit() {
-            return Ok(exit);
-        }
-        let exit = exit();
-        let started = entry.started().map(|started| started.at);
-        ignore_not_found(self.write_exit_label(entry, &exit, started).await)?;
-        entry.apply(LifecycleEvent::ExitPersisted(exit.clone()));
-        Ok(exit)
-    }
-
-    /// Returns an observed exit even if persisting it fails, or if the cleanup takes longer than allowed:
-    /// both are then done later.
-    async fn reap(self: &Arc<Self>, entry: &Arc<TaskEntry>) -> Result<Exit> {
-        let (exit, unrecorded) = self.observe_exit(entry).await?;
-        if let Some(error) = unrecorded {
-            tracing::warn!(task.id = %entry.id, error = error.report(), "cannot persist the exit of a task: the cleanup queue retries it and then cleans up");
-            self.cleanup.enqueue(ExitCleanup::new(self, Arc::clone(entry)));
-            return Ok(exit);
-        }
-        self.context.faults.reach(CrashPoint::TaskExitRecorded)?;
+    /// Cleans up after a persisted exit. What takes longer than allowed continues in the background.
+    async fn clean_up_in_time(self: &Arc<Self>, entry: &Arc<TaskEntry>) -> Result<()> {
+        self.context.faults.reach(CrashPoint::TaskExitPersisted)?;
         let exits = Arc::clone(self);
         let ended = Arc::clone(entry);
         let clearing = self.reapers.spawn(async move {
@@ -194,12 +273,12 @@ impl Exits {
             Ok(cleared) => cleared.map_err(|fault| {
                 Error::internal(format!("the cleanup after the exit of task {} was aborted", entry.id))
                     .with_source(fault)
-            })?,
+            }),
             Err(_) => {
                 tracing::warn!(task.id = %entry.id, "the cleanup after the exit of a task takes longer than {CLEANUP_TIMEOUT:?}: it continues");
+                Ok(())
             }
         }
-        Ok(exit)
     }
 
     /// Persists the observed exit and cleans up after it. Idempotent.
@@ -232,74 +311,6 @@ impl Exits {
     pub(crate) async fn wind_up(&self) {
         self.reapers.close();
         self.reapers.wait().await;
-    }
-
-    /// Waits without a deadline: a task may run for years. But once its main process has exited, its shim has
-    /// to report that.
-    async fn await_exit(&self, entry: &TaskEntry) -> Result<Exit> {
-        let id = entry.id.to_string();
-        loop {
-            let known = tokio::select! {
-                reported = self.reported_exit(entry) => reported.map(Some),
-                () = self.exit_overdue(entry) => Box::pin(self.recover_missed_exit(entry)).await,
-            };
-            if let Some(exit) = known? {
-                self.shims.unresponsive.clear(&id);
-                return Ok(exit);
-            }
-        }
-    }
-
-    /// The exit of a task as containerd reports it.
-    async fn reported_exit(&self, entry: &TaskEntry) -> Result<Exit> {
-        let request = api::WaitRequest { container_id: entry.id.to_string(), exec_id: String::new() };
-        let what = format!("wait for task {}", entry.id);
-        let answer = loop {
-            match self.client.task_queries().wait(request.clone()).await {
-                Ok(answer) => break answer.into_inner(),
-                Err(status) => match from_status(&what, status) {
-                    // containerd does not know the process any more, so the exit status is lost.
-                    error if error.kind() == ErrorKind::NotFound => {
-                        return Ok(Exit::lost(entry.not_before_start(SystemTime::now())));
-                    }
-                    error if error.kind() == ErrorKind::Unavailable => {
-                        tracing::debug!(task.id = %entry.id, error = error.report(), "containerd is unavailable while waiting for the exit of a task: waiting for its return");
-                        self.health.wait_regained().await;
-                    }
-                    error => return Err(error),
-                },
-            }
-        };
-        let end = ProcessExit {
-            code: i32::try_from(answer.exit_status).unwrap_or(i32::MAX),
-            at: answer.exited_at.and_then(|at| SystemTime::try_from(at).ok()),
-        };
-        // Boxed: see [`Exits::observe_exit`].
-        Ok(Box::pin(self.exit_from_end(entry, end)).await)
-    }
-
-    /// The exit of a task whose process ended with `end`. Cancel-safe.
-    pub(crate) async fn exit_from_end(&self, entry: &TaskEntry, end: ProcessExit) -> Exit {
-        let finished_at = entry.not_before_start(end.at.unwrap_or_else(SystemTime::now));
-        let killed = self.task_cgroups.was_oom_killed(entry, end.code).await;
-        let cause = if killed { ExitCause::OomKilled } else { ExitCause::Exited };
-        Exit { code: end.code, finished_at, cause }
-    }
-
-    /// Writes the exit of a task into its container object, as a label.
-    pub(crate) async fn write_exit_label(
-        &self,
-        entry: &TaskEntry,
-        exit: &Exit,
-        started: Option<SystemTime>,
-    ) -> Result<()> {
-        let label = ExitRecord::from_core(exit, started).to_label();
-        let container = api::Container {
-            id: entry.id.to_string(),
-            labels: std::iter::once((EXIT.to_owned(), label)).collect(),
-            ..Default::default()
-        };
-        self.client.update_container(container, vec![format!("labels.{EXIT}")]).await
     }
 
     /// Has the logkeeper write the rest of a task's output and close its FIFOs. Idempotent. If this fails,
@@ -365,8 +376,8 @@ impl Exits {
     }
 }
 
-/// Notes an exit in a file for recovery, if containerd cannot store it and its process is removed: clients are told of it
-/// now, so the next daemon process has to know of it too.
+/// Notes an exit in a file for recovery, because containerd cannot store it and its process is deleted: it is
+/// reported to clients now, so the next daemon process has to know of it too.
 pub(super) async fn note_exit(entry: &TaskEntry, exit: &Exit, started: Option<SystemTime>) {
     let path = entry.dirs.exit_note();
     let text = ExitRecord::from_core(exit, started).to_label();

@@ -1,7 +1,7 @@
-//! Tasks whose main process has exited, but whose exit is not reported: their shim hangs.
+//! Tasks whose main process has exited, and whose exit is not observed because their shim hangs.
 //!
 //! ```text
-//! main process exits ─► no report within shim_timeout ─► shim queried again ─► it answers: that is the exit
+//! main process exits ─► no exit within shim_timeout ─► shim queried again ─► it answers: that is the exit
 //!                                                             │ it does not answer, but containerd does
 //!                                                             ▼
 //!     a container of the shim runs, or the process was reaped ─► shim left alone, logged, checked later
@@ -27,7 +27,7 @@ use crate::shims::processes::{ShimChild, ShimProcess};
 use crate::task::exit::Exits;
 
 impl Exits {
-    /// Returns once a task's main process has exited and its exit was not reported within the shim timeout.
+    /// Returns once a task's main process has exited and its exit was not observed within the shim timeout.
     /// Never returns if the process is not visible. Cancel-safe.
     pub(super) async fn exit_overdue(&self, entry: &TaskEntry) {
         let seen = match entry.main_pidfd() {
@@ -40,16 +40,16 @@ impl Exits {
         tokio::time::sleep(self.context.settings().containerd.shim_timeout()).await;
     }
 
-    /// Handles a task whose exit is not reported. Returns the exit if it is known now; otherwise it may be
-    /// reported once the shim is gone.
-    pub(super) async fn recover_missed_exit(
+    /// Observes an exit that the shim of its task does not report to containerd. Returns `None` if it cannot:
+    /// the exit may be observed once the shim is gone.
+    pub(super) async fn observe_overdue_exit(
         &self,
         entry: &TaskEntry,
     ) -> switchyard_core::Result<Option<Exit>> {
         let id = entry.id.to_string();
         let limit = self.context.settings().containerd.shim_timeout();
         match tokio::time::timeout(limit, self.client.process_state(&id)).await {
-            Ok(Ok(ProcessState::Stopped(end))) => return Ok(Some(self.exit_from_end(entry, end).await)),
+            Ok(Ok(ProcessState::Stopped(end))) => return Ok(Some(self.exit_of_process(entry, end).await)),
             Ok(Ok(ProcessState::None)) => {
                 return Ok(Some(Exit::lost(entry.not_before_start(SystemTime::now()))));
             }
@@ -75,11 +75,13 @@ impl Exits {
             return Ok(None);
         };
         // The exit statuses are lost with the shim, so all of them are persisted before it is killed.
-        let unrecorded = |task: &Arc<TaskEntry>| task.id != entry.id && task.persisted_exit().is_none();
-        let others: Vec<_> = self.table.lock().values().filter(|task| unrecorded(task)).cloned().collect();
+        let unpersisted = |task: &Arc<TaskEntry>| task.id != entry.id && task.persisted_exit().is_none();
+        let others: Vec<_> = self.table.lock().values().filter(|task| unpersisted(task)).cloned().collect();
         let all = std::iter::once(entry).chain(others.iter().map(AsRef::as_ref));
         for (task, code) in all.filter_map(|task| Some((task, code(&shim, task)?))) {
-            self.persist_exit(task, ProcessExit { code, at: Some(SystemTime::now()) }).await?;
+            let process = ProcessExit { code, at: Some(SystemTime::now()) };
+            let exit = self.exit_of_process(task, process).await;
+            self.persist_exit(task, exit).await?;
         }
         self.kill_unused_shim(shim, entry).await?;
         Ok(entry.persisted_exit())

@@ -263,16 +263,16 @@ impl Tasks {
     }
 
     /// Undoes a start and persists that it failed. The process is ended whether that can be persisted or not:
-    /// clients are notified that it has exited, and start another instance.
+    /// its exit is reported to clients, which start another instance.
     pub(crate) async fn undo_start(&self, entry: &TaskEntry, exit: &Exit) -> Result<()> {
         let _guard = entry.lock_process().await;
         // The failure is persisted first, or noted: if the undo is interrupted, recovery does not take the rest for a
         // running task.
-        let recorded = self.exits.write_exit_label(entry, exit, None).await;
-        match &recorded {
+        let persisted = self.exits.write_exit_label(entry, exit, None).await;
+        match &persisted {
             Ok(()) => switchyard_crash_points::reach(CrashPoint::StartRefused),
             // The task was removed meanwhile.
-            Err(error) if error.kind() == ErrorKind::NotFound => return recorded,
+            Err(error) if error.kind() == ErrorKind::NotFound => return persisted,
             Err(_) if entry.exit().is_none() && entry.may_have_process() => {
                 // A start that failed early has made no directory yet.
                 if let Err(error) = create_private_dir(&entry.dirs.run).await {
@@ -292,7 +292,7 @@ impl Tasks {
         }
         self.storage.unstage(entry).await?;
         // The note is in the directory that is removed.
-        recorded?;
+        persisted?;
         crate::base::fs::remove_tree(&entry.dirs.run).await?;
         entry.apply(LifecycleEvent::StartFailed(exit.clone()));
         Ok(())

@@ -38,14 +38,14 @@ impl TaskTable {
     }
 
     /// The tasks that may run and have no persisted exit: the id and the runtime handler of each.
-    pub(crate) fn unprotected(&self) -> BTreeMap<String, String> {
+    pub(crate) fn exits_to_protect(&self) -> BTreeMap<String, String> {
         let tasks = self.lock();
         let runs = tasks.values().filter(|task| task.may_have_process() && task.persisted_exit().is_none());
         runs.map(|task| (task.id.to_string(), task.record().handler.clone())).collect()
     }
 
     /// The ids of the tasks whose exits are not persisted yet, for the status; `None` if there are none.
-    pub(crate) fn unrecorded_exits(&self) -> Option<String> {
+    pub(crate) fn unpersisted_exits(&self) -> Option<String> {
         let tasks = self.lock();
         let ended = tasks.values().filter(|task| task.unpersisted_exit().is_some());
         let mut ids: Vec<_> = ended.map(|task| task.id.to_string()).collect();

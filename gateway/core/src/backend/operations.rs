@@ -137,17 +137,17 @@ pub trait TaskBackend: Send + Sync {
     /// `Unavailable` if the runtime cannot be reached.
     fn signal_task(&self, id: TaskId, signal: Signal) -> BoxFuture<'_, Result<()>>;
 
-    /// Waits until no process of a started task runs any more and its exit is recorded, or persisted to be
-    /// recorded later. [`TaskBackend::wait_task`] returns the exit only after cleanup. May be called many
+    /// Waits until no process of a started task runs any more and its exit is persisted, or will be
+    /// persisted later. [`TaskBackend::wait_task`] returns the exit only after cleanup. May be called many
     /// times.
     ///
     /// # Errors
     /// Those of [`TaskBackend::wait_task`].
     fn wait_end(&self, id: TaskId) -> BoxFuture<'_, Result<()>>;
 
-    /// Waits for the exit of a started task, records it and cleans up: when this returns, the output of the
-    /// task is in its log, as far as it could be read. An exit that cannot be recorded is returned
-    /// nevertheless and recorded later. May be called many times; returns at once after the exit.
+    /// Waits for the exit of a started task, persists it and cleans up: when this returns, the output of the
+    /// task is in its log, as far as it could be read. An exit that cannot be persisted is returned
+    /// nevertheless and persisted later. May be called many times; returns at once after the exit.
     ///
     /// # Errors
     /// `Unavailable` if the runtime cannot be reached: call it again. `NotFound` if the task does not exist.
