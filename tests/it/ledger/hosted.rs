@@ -157,7 +157,7 @@ fn inspect_script() -> String {
     format!("echo ${VENDOR_DEVICES} ${DRIVER} $(stat -c %t:%T {INSIDE}); : <>{INSIDE} && echo opened")
 }
 
-/// The output of [`look`].
+/// The output of [`inspect_script`].
 fn expected(id: &str, driver: &str) -> String {
     let number = IDS.iter().position(|known| *known == id).expect("it is the vendor's");
     let (major, minor) = NUMBERS[number];

@@ -291,7 +291,7 @@ async fn check_containerd(client: &Client, limit: Duration) -> Check {
     }
 }
 
-/// As [`call`], but the time is counted in [`LOOKS`].
+/// As [`call`](crate::client::call), but the time is counted in [`LOOKS`].
 async fn ask<T>(
     what: &str,
     limit: Duration,
