@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 42] = [
+const LAYERS: [(&str, &[&str]); 41] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
