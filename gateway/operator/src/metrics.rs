@@ -1,55 +1,13 @@
-//! The metrics of the daemon, in one registry. Labels never hold an id. `docs/metrics.md` says what each means.
+//! The metrics of the daemon, in one registry. Labels never hold an id.
 //!
-//! | metric | labels |
-//! | --- | --- |
-//! | `switchyard_build_info` | `version`, `revision` |
-//! | `switchyard_rpc_requests_total` | `protocol`, `method`, `code` |
-//! | `switchyard_rpc_duration_seconds` | `protocol`, `method` |
-//! | `switchyard_rpc_in_flight` | `protocol` |
-//! | `switchyard_sandboxes`, `switchyard_tasks` | `owner`, `state` |
-//! | `switchyard_images` | |
-//! | `switchyard_streaming_sessions` | `kind`: exec, attach or portforward |
-//! | `switchyard_nomad_launchers` | |
-//! | `switchyard_image_pulls_total` | `result` |
-//! | `switchyard_backend_up` | `part` |
-//! | `switchyard_ledger_capacity` | `resource`: vendor, type and name of a group of devices |
-//! | `switchyard_ledger_claims` | `owner`, `resource`: the same, or `port` |
-//! | `switchyard_ledger_refusals_total` | `owner`, `resource`: `device` or `port`, `reason` |
-//! | `switchyard_device_host_plugins` | `state`: connected, silent or ended |
-//! | `switchyard_device_host_devices` | `resource`, `health`: healthy or unhealthy |
-//! | `switchyard_device_host_state_since_timestamp_seconds` | `resource`, `state` |
-//! | `switchyard_device_host_failures_total` | `reason` |
-//! | `switchyard_swarm_{member,session_open}` | |
-//! | `switchyard_swarm_{sessions,session_failures}_total` | |
-//! | `switchyard_swarm_certificate_{begin,end}_timestamp_seconds` | |
-//! | `switchyard_log_containers`, `switchyard_log_{lines,bytes,dropped_lines,dropped_bytes}_total` | |
-//! | `switchyard_log_stalls_total` | |
-//! | `switchyard_log_{stalled_file_systems,stalled_containers,stall_age_seconds}` | |
-//! | `switchyard_containerd_calls_total` | `method`, `code` |
-//! | `switchyard_containerd_call_duration_seconds` | `method` |
-//! | `switchyard_containerd_reconnects_total` | |
-//! | `switchyard_managed_restarts_total` | `part`: containerd or logkeeper |
-//! | `switchyard_recovery_objects_total` | `kind`, `result`: adopted, recovered, cleaned or unreadable |
-//! | `switchyard_cleanup_queue`, `switchyard_cleanup_failures_total` | |
-//! | `switchyard_runtime_{workers,alive_tasks,global_queue_depth}` | |
-//! | `switchyard_runtime_{busy_seconds,parks}_total` | |
-//! | `switchyard_config_reloads_total` | `result`: applied or refused |
-//! | `switchyard_config_{last_reload_successful,last_load_success_timestamp_seconds,pending_changes}` | |
-//! | `switchyard_operation_duration_seconds` | `owner`: an owner or `node`, `operation`, `result`: ok, failed or dropped |
-//! | `switchyard_operation_step_duration_seconds` | `operation`, `step` |
-//! | `switchyard_operations_in_flight` | `owner`, `operation` |
-//! | `switchyard_operation_oldest_age_seconds` | `operation` |
-//! | `switchyard_audit_lines_total` | `result`: written or lost |
-//! | `switchyard_trace_spans_total` | `result`: sent or lost |
-//! | `switchyard_replaced_programs` | `part`: daemon, containerd or logkeeper |
-//! | `process_*` | |
+//! [`table`] has the name, type, labels and help text of each. The files beside it, one for each source of values, register those that
+//! they set.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
 };
 use switchyard_core::backend::BackendObserver;
 use switchyard_core::gateway::PullsByResult;
@@ -75,11 +33,12 @@ mod programs;
 mod reload;
 mod runtime;
 mod swarm;
+pub mod table;
 mod traces;
 
 use audit::AuditMetrics;
 use backend::BackendMetrics;
-use families::{counters, gauge, gauges, runtime_buckets, signed};
+use families::{counters, gauge, gauges, histograms, runtime_buckets, signed};
 use ledger::LedgerMetrics;
 use logs::LogMetrics;
 use operations::InFlightMetrics;
@@ -199,21 +158,11 @@ impl Metrics {
     /// A name or label that Prometheus does not allow, which is a bug in this file.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
-        let build = IntGaugeVec::new(
-            Opts::new("switchyard_build_info", "The build that runs; always 1."),
-            &["version", "revision"],
-        )?;
-        build.with_label_values(&[VERSION, REVISION]).set(1);
-        registry.register(Box::new(build))?;
+        gauges(&registry, table::BUILD)?.with_label_values(&[VERSION, REVISION]).set(1);
         let rpc = RpcMetrics::register(&registry)?;
         let operations = OperationMetrics::register(&registry)?;
         let backend = BackendMetrics::register(&registry)?;
-        let restarts = counters(
-            &registry,
-            "switchyard_managed_restarts_total",
-            "Starts of a process of the daemon's that had ended, or did not start before.",
-            &["part"],
-        )?;
+        let restarts = counters(&registry, table::RESTARTS)?;
         let node = Mutex::new(NodeMetrics::register(&registry)?);
         Ok(Self { registry, rpc, operations, backend, restarts, node })
     }
@@ -250,24 +199,11 @@ impl Metrics {
 
 impl RpcMetrics {
     fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let options =
-            HistogramOpts::new("switchyard_rpc_duration_seconds", "Time from request to status of RPCs.");
-        let duration = HistogramVec::new(options.buckets(runtime_buckets()?), &["protocol", "method"])?;
-        registry.register(Box::new(duration.clone()))?;
+        let duration = histograms(registry, table::RPC_DURATION, runtime_buckets()?)?;
         Ok(Self {
-            requests: counters(
-                registry,
-                "switchyard_rpc_requests_total",
-                "RPCs that ended, by gRPC status code.",
-                &["protocol", "method", "code"],
-            )?,
+            requests: counters(registry, table::RPC_REQUESTS)?,
             duration,
-            in_flight: gauges(
-                registry,
-                "switchyard_rpc_in_flight",
-                "RPCs that have begun and not ended.",
-                &["protocol"],
-            )?,
+            in_flight: gauges(registry, table::RPC_IN_FLIGHT)?,
         })
     }
 }
@@ -276,29 +212,14 @@ impl RpcMetrics {
 
 impl NodeMetrics {
     fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let labels = &["owner", "state"];
         Ok(Self {
-            sandboxes: gauges(registry, "switchyard_sandboxes", "Sandboxes by owner and state.", labels)?,
-            tasks: gauges(registry, "switchyard_tasks", "Tasks by owner and state.", labels)?,
-            images: gauge(registry, "switchyard_images", "Images that the node has.")?,
-            pulls: counters(
-                registry,
-                "switchyard_image_pulls_total",
-                "Image pulls that ended, by result: ok, or the kind of error.",
-                &["result"],
-            )?,
-            streaming: gauges(
-                registry,
-                "switchyard_streaming_sessions",
-                "Sessions of exec, attach and port-forward that clients have open.",
-                &["kind"],
-            )?,
-            launchers: gauge(
-                registry,
-                "switchyard_nomad_launchers",
-                "Plugins of Nomad agents that have a session.",
-            )?,
-            up: gauges(registry, "switchyard_backend_up", "Whether a part works.", &["part"])?,
+            sandboxes: gauges(registry, table::SANDBOXES)?,
+            tasks: gauges(registry, table::TASKS)?,
+            images: gauge(registry, table::IMAGES)?,
+            pulls: counters(registry, table::IMAGE_PULLS)?,
+            streaming: gauges(registry, table::STREAMING_SESSIONS)?,
+            launchers: gauge(registry, table::LAUNCHERS)?,
+            up: gauges(registry, table::UP)?,
             ledger: LedgerMetrics::register(registry)?,
             plugins: PluginMetrics::register(registry)?,
             swarm: SwarmMetrics::register(registry)?,
@@ -371,6 +292,7 @@ fn set_counts(gauge: &IntGaugeVec, counts: &Counts) {
 mod tests {
     use std::collections::BTreeMap;
 
+    use prometheus::Opts;
     use switchyard_core::id::Owner;
     use switchyard_logkeeper::protocol::Counters;
 
@@ -421,6 +343,16 @@ mod tests {
         assert!(first.contains("switchyard_log_stalls_total 4"), "{first}");
         let second = text(&metrics, &NodeCounts::default());
         assert!(!second.contains("switchyard_sandboxes{"), "{second}");
+    }
+
+    #[test]
+    fn every_metric_of_the_table_is_registered() {
+        let metrics = Metrics::new().unwrap();
+        for metric in table::SECTIONS.iter().flat_map(|(_, metrics)| *metrics) {
+            let same = IntGaugeVec::new(Opts::new(metric.name, metric.help), metric.labels).unwrap();
+            let again = metrics.registry.register(Box::new(same));
+            assert!(matches!(again, Err(prometheus::Error::AlreadyReg)), "{metric:?}: {again:?}");
+        }
     }
 
     #[test]

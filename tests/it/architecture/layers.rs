@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 41] = [
+const LAYERS: [(&str, &[&str]); 42] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
@@ -100,6 +100,8 @@ const LAYERS: [(&str, &[&str]); 41] = [
             "switchyard-socket",
         ],
     ),
+    // Tables of these crates are parts of documents.
+    ("switchyard-documents", &["switchyard-container-metrics", "switchyard-doctor", "switchyard-operator"]),
     // Frontends of what comes from Docker use it.
     ("switchyard-docker-options", &["switchyard-core"]),
     ("switchyard-fake", &["switchyard-core"]),

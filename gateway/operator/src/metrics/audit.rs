@@ -3,6 +3,7 @@
 use prometheus::{IntCounterVec, Registry};
 
 use super::families::counters;
+use super::table;
 use crate::audit::AuditCounts;
 
 #[derive(Debug)]
@@ -10,13 +11,7 @@ pub(super) struct AuditMetrics(IntCounterVec);
 
 impl AuditMetrics {
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        counters(
-            registry,
-            "switchyard_audit_lines_total",
-            "Lines of the audit log, by result: written or lost.",
-            &["result"],
-        )
-        .map(Self)
+        counters(registry, table::AUDIT_LINES).map(Self)
     }
 
     pub(super) fn set(&self, AuditCounts { written, lost }: AuditCounts) {

@@ -1,9 +1,10 @@
 //! Metrics of the backend: its calls to containerd and shims, what recovery found, and cleanups left to do.
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
+use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 use switchyard_core::backend::{BackendObserver, RecoveryResult, RuntimeCall};
 
-use super::families::{counter, counters, gauge};
+use super::families::{counter, counters, gauge, histograms};
+use super::table;
 
 /// Metrics of the backend. Clones share the values.
 #[derive(Debug, Clone)]
@@ -21,41 +22,14 @@ impl BackendMetrics {
         // 1 ms to 93 s: most calls only touch containerd's database, and those that start processes have
         // 150 s.
         let buckets = prometheus::exponential_buckets(0.001, 2.5, 13)?;
-        let options = HistogramOpts::new(
-            "switchyard_containerd_call_duration_seconds",
-            "Time from request to status of calls to containerd and shims; not of waits and transfers.",
-        );
-        let call_duration = HistogramVec::new(options.buckets(buckets), &["method"])?;
-        registry.register(Box::new(call_duration.clone()))?;
+        let call_duration = histograms(registry, table::CONTAINERD_DURATION, buckets)?;
         Ok(Self {
-            calls: counters(
-                registry,
-                "switchyard_containerd_calls_total",
-                "Calls to containerd and shims that ended, by gRPC status code.",
-                &["method", "code"],
-            )?,
+            calls: counters(registry, table::CONTAINERD_CALLS)?,
             call_duration,
-            reconnects: counter(
-                registry,
-                "switchyard_containerd_reconnects_total",
-                "Connections to containerd that were made after an earlier one was lost.",
-            )?,
-            recovered: counters(
-                registry,
-                "switchyard_recovery_objects_total",
-                "Objects of a predecessor that recovery dealt with, by result.",
-                &["kind", "result"],
-            )?,
-            cleanups: gauge(
-                registry,
-                "switchyard_cleanup_queue",
-                "Undos and removals that are left to do, and are tried until they succeed.",
-            )?,
-            cleanup_failures: counter(
-                registry,
-                "switchyard_cleanup_failures_total",
-                "Tries of undos and removals that failed.",
-            )?,
+            reconnects: counter(registry, table::CONTAINERD_RECONNECTS)?,
+            recovered: counters(registry, table::RECOVERY_OBJECTS)?,
+            cleanups: gauge(registry, table::CLEANUP_QUEUE)?,
+            cleanup_failures: counter(registry, table::CLEANUP_FAILURES)?,
         })
     }
 }

@@ -1,48 +1,75 @@
-//! Makes metrics and registers them.
+//! Makes metrics as the table describes them, and registers them.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::core::Collector;
+use prometheus::{
+    Counter, Error, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
+};
+
+use super::table::{Description, Kind};
 
 /// A count as a gauge has it.
 pub(super) fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
+/// Name and help text of a metric of this kind.
+fn options(metric: Description, kind: Kind) -> prometheus::Result<Opts> {
+    if metric.kind == kind {
+        Ok(Opts::new(metric.name, metric.help))
+    } else {
+        Err(Error::Msg(format!("{} is no {}", metric.name, kind.as_str())))
+    }
+}
+
+fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> prometheus::Result<C> {
+    registry.register(Box::new(collector.clone()))?;
+    Ok(collector)
+}
+
 /// A new counter without labels.
-pub(super) fn counter(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntCounter> {
-    let counter = IntCounter::new(name, help)?;
-    registry.register(Box::new(counter.clone()))?;
-    Ok(counter)
+pub(super) fn counter(registry: &Registry, metric: Description) -> prometheus::Result<IntCounter> {
+    registered(registry, IntCounter::with_opts(options(metric, Kind::Counter)?)?)
+}
+
+/// A new counter of time, without labels.
+pub(super) fn seconds_counter(registry: &Registry, metric: Description) -> prometheus::Result<Counter> {
+    registered(registry, Counter::with_opts(options(metric, Kind::Counter)?)?)
 }
 
 /// A new gauge without labels.
-pub(super) fn gauge(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntGauge> {
-    let gauge = IntGauge::new(name, help)?;
-    registry.register(Box::new(gauge.clone()))?;
-    Ok(gauge)
+pub(super) fn gauge(registry: &Registry, metric: Description) -> prometheus::Result<IntGauge> {
+    registered(registry, IntGauge::with_opts(options(metric, Kind::Gauge)?)?)
+}
+
+/// A new gauge of fractions, without labels.
+pub(super) fn float_gauge(registry: &Registry, metric: Description) -> prometheus::Result<Gauge> {
+    registered(registry, Gauge::with_opts(options(metric, Kind::Gauge)?)?)
 }
 
 /// A new family of counters.
-pub(super) fn counters(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: &[&str],
-) -> prometheus::Result<IntCounterVec> {
-    let family = IntCounterVec::new(Opts::new(name, help), labels)?;
-    registry.register(Box::new(family.clone()))?;
-    Ok(family)
+pub(super) fn counters(registry: &Registry, metric: Description) -> prometheus::Result<IntCounterVec> {
+    registered(registry, IntCounterVec::new(options(metric, Kind::Counter)?, metric.labels)?)
 }
 
 /// A new family of gauges.
-pub(super) fn gauges(
+pub(super) fn gauges(registry: &Registry, metric: Description) -> prometheus::Result<IntGaugeVec> {
+    registered(registry, IntGaugeVec::new(options(metric, Kind::Gauge)?, metric.labels)?)
+}
+
+/// A new family of gauges of fractions.
+pub(super) fn float_gauges(registry: &Registry, metric: Description) -> prometheus::Result<GaugeVec> {
+    registered(registry, GaugeVec::new(options(metric, Kind::Gauge)?, metric.labels)?)
+}
+
+/// A new family of histograms.
+pub(super) fn histograms(
     registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: &[&str],
-) -> prometheus::Result<IntGaugeVec> {
-    let family = IntGaugeVec::new(Opts::new(name, help), labels)?;
-    registry.register(Box::new(family.clone()))?;
-    Ok(family)
+    metric: Description,
+    buckets: Vec<f64>,
+) -> prometheus::Result<HistogramVec> {
+    let options = HistogramOpts::from(options(metric, Kind::Histogram)?).buckets(buckets);
+    registered(registry, HistogramVec::new(options, metric.labels)?)
 }
 
 /// The kubelet's own buckets for operations of a runtime: 5 ms to 745 s.

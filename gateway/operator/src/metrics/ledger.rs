@@ -8,6 +8,7 @@ use switchyard_operator_api::{
 };
 
 use super::families::{counters, gauges};
+use super::table;
 
 /// The value of the label `resource` for all host ports.
 const PORT: &str = "port";
@@ -29,24 +30,9 @@ pub(super) struct LedgerMetrics {
 impl LedgerMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         Ok(Self {
-            capacity: gauges(
-                registry,
-                "switchyard_ledger_capacity",
-                "Slots of devices that there are, by group, thousandths of processors and bytes of memory.",
-                &["resource"],
-            )?,
-            claims: gauges(
-                registry,
-                "switchyard_ledger_claims",
-                "Slots of devices, by group, ports of the host, cores, thousandths of processors and bytes of memory that an owner has.",
-                &["owner", "resource"],
-            )?,
-            refusals: counters(
-                registry,
-                "switchyard_ledger_refusals_total",
-                "Devices, ports, cores, processors and memory that were asked for and not given, by reason.",
-                &["owner", "resource", "reason"],
-            )?,
+            capacity: gauges(registry, table::LEDGER_CAPACITY)?,
+            claims: gauges(registry, table::LEDGER_CLAIMS)?,
+            refusals: counters(registry, table::LEDGER_REFUSALS)?,
         })
     }
 

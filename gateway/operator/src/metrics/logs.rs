@@ -5,7 +5,8 @@ use std::time::Duration;
 use prometheus::{Gauge, IntCounter, IntGauge, Registry};
 use switchyard_logkeeper::protocol::Stats;
 
-use super::families::{self, signed};
+use super::families::{counter, float_gauge, gauge, signed};
+use super::table;
 
 /// The logkeeper's counters. They restart with each logkeeper, except for the containers that it recovers.
 #[derive(Debug)]
@@ -23,38 +24,16 @@ pub(super) struct LogMetrics {
 
 impl LogMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let counter = |name: &str, help: &str| families::counter(registry, name, help);
-        let gauge = |name: &str, help: &str| families::gauge(registry, name, help);
-        let stall_age = Gauge::new(
-            "switchyard_log_stall_age_seconds",
-            "How long the file system that has held up logs for longest has not answered; 0 if none does.",
-        )?;
-        registry.register(Box::new(stall_age.clone()))?;
         Ok(Self {
-            containers: gauge("switchyard_log_containers", "Containers whose output is logged.")?,
-            stalled: gauge(
-                "switchyard_log_stalled_file_systems",
-                "File systems that do not answer and hold up the logs on them.",
-            )?,
-            stalled_containers: gauge(
-                "switchyard_log_stalled_containers",
-                "Containers whose logs are held up by a file system that does not answer.",
-            )?,
-            stall_age,
-            stalls: counter(
-                "switchyard_log_stalls_total",
-                "How often a file system did not answer for seconds, and held up the logs on it.",
-            )?,
-            lines: counter("switchyard_log_lines_total", "Log lines written.")?,
-            bytes: counter("switchyard_log_bytes_total", "Bytes of output written to logs.")?,
-            dropped_lines: counter(
-                "switchyard_log_dropped_lines_total",
-                "Log lines that could not be written.",
-            )?,
-            dropped_bytes: counter(
-                "switchyard_log_dropped_bytes_total",
-                "Bytes of output that could not be written to logs.",
-            )?,
+            containers: gauge(registry, table::LOG_CONTAINERS)?,
+            stalled: gauge(registry, table::LOG_STALLED_FILE_SYSTEMS)?,
+            stalled_containers: gauge(registry, table::LOG_STALLED_CONTAINERS)?,
+            stall_age: float_gauge(registry, table::LOG_STALL_AGE)?,
+            stalls: counter(registry, table::LOG_STALLS)?,
+            lines: counter(registry, table::LOG_LINES)?,
+            bytes: counter(registry, table::LOG_BYTES)?,
+            dropped_lines: counter(registry, table::LOG_DROPPED_LINES)?,
+            dropped_bytes: counter(registry, table::LOG_DROPPED_BYTES)?,
         })
     }
 

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntGaugeVec, Opts, Registry};
+use prometheus::{GaugeVec, HistogramVec, IntGaugeVec, Registry};
 use switchyard_core::id::Owner;
 use switchyard_core::operation::{EndedOperation, OperationAges, OperationKind, Outcome};
 
-use super::families::{gauges, runtime_buckets, signed};
+use super::families::{float_gauges, gauges, histograms, runtime_buckets, signed};
+use super::table;
 
 /// The owner of the daemon's own operations.
 const NODE: &str = "node";
@@ -28,23 +29,9 @@ pub(super) struct InFlightMetrics {
 
 impl OperationMetrics {
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let histogram = |name: &str, help: &str, labels: &[&str]| {
-            let options = HistogramOpts::new(name, help).buckets(runtime_buckets()?);
-            let family = HistogramVec::new(options, labels)?;
-            registry.register(Box::new(family.clone()))?;
-            prometheus::Result::Ok(family)
-        };
         Ok(Self {
-            duration: histogram(
-                "switchyard_operation_duration_seconds",
-                "Time that operations which change something took, by result: ok, failed or dropped.",
-                &["owner", "operation", "result"],
-            )?,
-            steps: histogram(
-                "switchyard_operation_step_duration_seconds",
-                "Time that the steps of operations took, those that wait for something too; steps may overlap.",
-                &["operation", "step"],
-            )?,
+            duration: histograms(registry, table::OPERATION_DURATION, runtime_buckets()?)?,
+            steps: histograms(registry, table::STEP_DURATION, runtime_buckets()?)?,
         })
     }
 
@@ -65,22 +52,9 @@ impl OperationMetrics {
 
 impl InFlightMetrics {
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let oldest = GaugeVec::new(
-            Opts::new(
-                "switchyard_operation_oldest_age_seconds",
-                "For how long the oldest operation of a kind that is in flight has run; 0 if there is none.",
-            ),
-            &["operation"],
-        )?;
-        registry.register(Box::new(oldest.clone()))?;
         Ok(Self {
-            count: gauges(
-                registry,
-                "switchyard_operations_in_flight",
-                "Operations that have begun and not ended.",
-                &["owner", "operation"],
-            )?,
-            oldest,
+            count: gauges(registry, table::OPERATIONS_IN_FLIGHT)?,
+            oldest: float_gauges(registry, table::OLDEST_OPERATION)?,
         })
     }
 

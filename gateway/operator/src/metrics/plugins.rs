@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use prometheus::{IntCounterVec, IntGaugeVec, Registry};
 
 use super::families::{counters, gauges};
+use super::table;
 
 /// Vendors' device plugins and their failures, in numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,30 +45,10 @@ pub(super) struct PluginMetrics {
 impl PluginMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         Ok(Self {
-            plugins: gauges(
-                registry,
-                "switchyard_device_host_plugins",
-                "Resources that device plugins of vendors have registered, by what their plugin is now.",
-                &["state"],
-            )?,
-            devices: gauges(
-                registry,
-                "switchyard_device_host_devices",
-                "Devices that a vendor's plugin has listed, by whether they can be given to a task.",
-                &["resource", "health"],
-            )?,
-            since: gauges(
-                registry,
-                "switchyard_device_host_state_since_timestamp_seconds",
-                "Since when the plugin of a resource is what it is now, in seconds since 1970.",
-                &["resource", "state"],
-            )?,
-            failures: counters(
-                registry,
-                "switchyard_device_host_failures_total",
-                "What has failed of device plugins of vendors, by reason.",
-                &["reason"],
-            )?,
+            plugins: gauges(registry, table::PLUGINS)?,
+            devices: gauges(registry, table::PLUGIN_DEVICES)?,
+            since: gauges(registry, table::PLUGIN_SINCE)?,
+            failures: counters(registry, table::PLUGIN_FAILURES)?,
         })
     }
 

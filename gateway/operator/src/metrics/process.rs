@@ -7,6 +7,9 @@ use nix::unistd::{SysconfVar, sysconf};
 use prometheus::{Counter, Gauge, Registry};
 use switchyard_linux::process::stat_fields;
 
+use super::families::{float_gauge, seconds_counter};
+use super::table;
+
 /// Gauges of this process.
 #[derive(Debug)]
 pub(super) struct ProcessMetrics {
@@ -21,21 +24,15 @@ pub(super) struct ProcessMetrics {
 
 impl ProcessMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let gauge = |name: &str, help: &str| {
-            let gauge = Gauge::new(name, help)?;
-            registry.register(Box::new(gauge.clone()))?;
-            Ok::<_, prometheus::Error>(gauge)
-        };
-        let cpu = Counter::new("process_cpu_seconds_total", "CPU time used, user and system, in seconds.")?;
-        registry.register(Box::new(cpu.clone()))?;
+        let gauge = |metric| float_gauge(registry, metric);
         Ok(Self {
-            resident: gauge("process_resident_memory_bytes", "Resident memory in bytes.")?,
-            virtual_memory: gauge("process_virtual_memory_bytes", "Virtual memory in bytes.")?,
-            open_fds: gauge("process_open_fds", "Open file descriptors.")?,
-            max_fds: gauge("process_max_fds", "Limit on open file descriptors.")?,
-            threads: gauge("process_threads", "Threads.")?,
-            started: gauge("process_start_time_seconds", "When the process began, in seconds since 1970.")?,
-            cpu,
+            resident: gauge(table::RESIDENT_MEMORY)?,
+            virtual_memory: gauge(table::VIRTUAL_MEMORY)?,
+            open_fds: gauge(table::OPEN_FDS)?,
+            max_fds: gauge(table::MAX_FDS)?,
+            threads: gauge(table::THREADS)?,
+            started: gauge(table::STARTED)?,
+            cpu: seconds_counter(registry, table::CPU)?,
         })
     }
 

@@ -4,18 +4,14 @@ use prometheus::{IntGaugeVec, Registry};
 use switchyard_operator_api::programs::ProgramView;
 
 use super::families::gauges;
+use super::table;
 
 #[derive(Debug)]
 pub(super) struct ProgramMetrics(IntGaugeVec);
 
 impl ProgramMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        Ok(Self(gauges(
-            registry,
-            "switchyard_replaced_programs",
-            "Whether a process still runs a program whose file was replaced, as by an upgrade.",
-            &["part"],
-        )?))
+        Ok(Self(gauges(registry, table::REPLACED_PROGRAMS)?))
     }
 
     pub(super) fn set(&self, programs: &[ProgramView]) {

@@ -4,7 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::{IntCounterVec, IntGauge, Registry};
 
-use super::families::{self, counters, signed};
+use super::families::{counters, gauge, signed};
+use super::table;
 
 /// The numbers of reloads, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,26 +32,11 @@ pub(super) struct ReloadMetrics {
 
 impl ReloadMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let gauge = |name: &str, help: &str| families::gauge(registry, name, help);
         Ok(Self {
-            reloads: counters(
-                registry,
-                "switchyard_config_reloads_total",
-                "Reloads of the configuration, by result: applied or refused.",
-                &["result"],
-            )?,
-            is_last_applied: gauge(
-                "switchyard_config_last_reload_successful",
-                "Whether the last reload of the configuration took effect; 1 if there was none.",
-            )?,
-            loaded_at: gauge(
-                "switchyard_config_last_load_success_timestamp_seconds",
-                "When the configuration was last read and accepted, in seconds since 1970.",
-            )?,
-            pending: gauge(
-                "switchyard_config_pending_changes",
-                "Changes of the configuration that were read and wait for something else, such as a restart.",
-            )?,
+            reloads: counters(registry, table::RELOADS)?,
+            is_last_applied: gauge(registry, table::LAST_RELOAD)?,
+            loaded_at: gauge(registry, table::LAST_LOAD)?,
+            pending: gauge(registry, table::PENDING_CHANGES)?,
         })
     }
 

@@ -3,7 +3,8 @@
 use prometheus::{Counter, IntCounter, IntGauge, Registry};
 use tokio::runtime::Handle;
 
-use super::families::{counter, gauge};
+use super::families::{counter, gauge, seconds_counter};
+use super::table;
 
 #[derive(Debug)]
 pub(super) struct RuntimeMetrics {
@@ -16,29 +17,12 @@ pub(super) struct RuntimeMetrics {
 
 impl RuntimeMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let busy = Counter::new(
-            "switchyard_runtime_busy_seconds_total",
-            "Time that the threads of the asynchronous runtime were busy, of all together.",
-        )?;
-        registry.register(Box::new(busy.clone()))?;
         Ok(Self {
-            workers: gauge(registry, "switchyard_runtime_workers", "Threads of the asynchronous runtime.")?,
-            tasks: gauge(
-                registry,
-                "switchyard_runtime_alive_tasks",
-                "Asynchronous tasks of the daemon that have not ended.",
-            )?,
-            queued: gauge(
-                registry,
-                "switchyard_runtime_global_queue_depth",
-                "Asynchronous tasks that are ready and in the queue of no thread yet.",
-            )?,
-            busy,
-            parks: counter(
-                registry,
-                "switchyard_runtime_parks_total",
-                "How often a thread of the asynchronous runtime went to sleep for want of work.",
-            )?,
+            workers: gauge(registry, table::WORKERS)?,
+            tasks: gauge(registry, table::ALIVE_TASKS)?,
+            queued: gauge(registry, table::QUEUED_TASKS)?,
+            busy: seconds_counter(registry, table::BUSY)?,
+            parks: counter(registry, table::PARKS)?,
         })
     }
 

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use prometheus::{IntCounter, IntGauge, IntGaugeVec, Registry};
 
 use super::families::{counter, gauge, gauges, signed};
+use super::table;
 
 /// The node's part in a swarm, in numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,38 +37,12 @@ pub(super) struct SwarmMetrics {
 impl SwarmMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         Ok(Self {
-            member: gauge(
-                registry,
-                "switchyard_swarm_member",
-                "Whether the node has joined a swarm and not left it; 1 also if it was removed from the swarm.",
-            )?,
-            session: gauge(
-                registry,
-                "switchyard_swarm_session_open",
-                "Whether the node has a session with a manager of its swarm.",
-            )?,
-            sessions: counter(
-                registry,
-                "switchyard_swarm_sessions_total",
-                "Sessions with managers of a swarm that were opened.",
-            )?,
-            failures: counter(
-                registry,
-                "switchyard_swarm_session_failures_total",
-                "Sessions with managers of a swarm that have failed, or could not be opened.",
-            )?,
-            begin: gauges(
-                registry,
-                "switchyard_swarm_certificate_begin_timestamp_seconds",
-                "From when on the node's certificate in its swarm is valid, in seconds since 1970.",
-                &[],
-            )?,
-            end: gauges(
-                registry,
-                "switchyard_swarm_certificate_end_timestamp_seconds",
-                "Until when the node's certificate in its swarm is valid, in seconds since 1970.",
-                &[],
-            )?,
+            member: gauge(registry, table::SWARM_MEMBER)?,
+            session: gauge(registry, table::SWARM_SESSION)?,
+            sessions: counter(registry, table::SWARM_SESSIONS)?,
+            failures: counter(registry, table::SWARM_FAILURES)?,
+            begin: gauges(registry, table::SWARM_BEGIN)?,
+            end: gauges(registry, table::SWARM_END)?,
         })
     }
 

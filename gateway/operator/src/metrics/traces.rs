@@ -4,19 +4,14 @@ use prometheus::{IntCounterVec, Registry};
 use switchyard_telemetry::TraceCounts;
 
 use super::families::counters;
+use super::table;
 
 #[derive(Debug)]
 pub(super) struct TraceMetrics(IntCounterVec);
 
 impl TraceMetrics {
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        counters(
-            registry,
-            "switchyard_trace_spans_total",
-            "Recorded spans of traces, by result: sent or lost.",
-            &["result"],
-        )
-        .map(Self)
+        counters(registry, table::TRACE_SPANS).map(Self)
     }
 
     pub(super) fn set(&self, TraceCounts { sent, lost }: TraceCounts) {

@@ -1,0 +1,155 @@
+//! The name, type, labels and help text of each metric of the daemon. `docs/metrics.md` is generated from this table.
+
+/// The type of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A number that only grows, from the start of the daemon.
+    Counter,
+    /// A number that rises and falls.
+    Gauge,
+    /// Counts of observations by their size.
+    Histogram,
+}
+
+impl Kind {
+    /// The word for it in Prometheus text.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// The description of a metric.
+#[derive(Debug, Clone, Copy)]
+pub struct Description {
+    /// The name, which ends with the unit.
+    pub name: &'static str,
+    /// The type.
+    pub kind: Kind,
+    /// The names of its labels.
+    pub labels: &'static [&'static str],
+    /// The meaning, as sentences.
+    pub help: &'static str,
+}
+
+/// Defines a constant for each metric, and the list of all by section.
+macro_rules! metrics {
+    ($($section:literal {
+        $($constant:ident: $kind:ident $name:literal [$($label:literal),*] $help:literal;)*
+    })*) => {
+        $($(
+            #[doc = $help]
+            pub(super) const $constant: Description =
+                Description { name: $name, kind: Kind::$kind, labels: &[$($label),*], help: $help };
+        )*)*
+
+        /// The metrics of each section of `docs/metrics.md`, in their order.
+        pub const SECTIONS: &[(&str, &[Description])] = &[$(($section, &[$($constant),*])),*];
+    };
+}
+
+metrics! {
+    "process" {
+        BUILD: Gauge "switchyard_build_info" ["version", "revision"] "The build that runs; always 1.";
+        CPU: Counter "process_cpu_seconds_total" [] "Processor time of the daemon, user and system.";
+        RESIDENT_MEMORY: Gauge "process_resident_memory_bytes" [] "Memory of the daemon that is in RAM.";
+        VIRTUAL_MEMORY: Gauge "process_virtual_memory_bytes" [] "Address space of the daemon.";
+        OPEN_FDS: Gauge "process_open_fds" [] "Open file descriptors.";
+        MAX_FDS: Gauge "process_max_fds" [] "Limit on open file descriptors.";
+        THREADS: Gauge "process_threads" [] "Threads.";
+        STARTED: Gauge "process_start_time_seconds" [] "When the daemon started, in seconds since 1970.";
+        WORKERS: Gauge "switchyard_runtime_workers" [] "Threads of the asynchronous runtime.";
+        ALIVE_TASKS: Gauge "switchyard_runtime_alive_tasks" [] "Asynchronous tasks that have not ended; growth without end is a leak.";
+        QUEUED_TASKS: Gauge "switchyard_runtime_global_queue_depth" [] "Asynchronous tasks that are ready and in the queue of no thread yet. If it stays above 0, the threads are overloaded or blocked.";
+        BUSY: Counter "switchyard_runtime_busy_seconds_total" [] "Time that the threads of the asynchronous runtime worked, of all together; its rate divided by the workers is their load.";
+        PARKS: Counter "switchyard_runtime_parks_total" [] "How often a thread of the asynchronous runtime went to sleep for want of work.";
+    }
+    "calls" {
+        RPC_REQUESTS: Counter "switchyard_rpc_requests_total" ["protocol", "method", "code"] "Calls that ended, by gRPC status code; methods that do not exist are counted as other.";
+        RPC_DURATION: Histogram "switchyard_rpc_duration_seconds" ["protocol", "method"] "Time from request to status.";
+        RPC_IN_FLIGHT: Gauge "switchyard_rpc_in_flight" ["protocol"] "Calls that have begun and not ended.";
+        STREAMING_SESSIONS: Gauge "switchyard_streaming_sessions" ["kind"] "Open sessions of exec, attach and portforward.";
+        LAUNCHERS: Gauge "switchyard_nomad_launchers" [] "Plugins of Nomad agents that have a session.";
+    }
+    "operations" {
+        OPERATION_DURATION: Histogram "switchyard_operation_duration_seconds" ["owner", "operation", "result"] "Time that operations took, by result: ok, failed or dropped. The owner of the daemon's own is node.";
+        STEP_DURATION: Histogram "switchyard_operation_step_duration_seconds" ["operation", "step"] "Time of the steps of operations, which may overlap; those named wait_for_… wait for something else.";
+        OPERATIONS_IN_FLIGHT: Gauge "switchyard_operations_in_flight" ["owner", "operation"] "Operations that have begun and not ended.";
+        OLDEST_OPERATION: Gauge "switchyard_operation_oldest_age_seconds" ["operation"] "Age of the oldest operation in flight; 0 if there is none.";
+        AUDIT_LINES: Counter "switchyard_audit_lines_total" ["result"] "Lines of the audit log, by result: written or lost.";
+        TRACE_SPANS: Counter "switchyard_trace_spans_total" ["result"] "Spans of traces, by result: sent or lost. Absent as long as nothing is traced.";
+    }
+    "objects" {
+        SANDBOXES: Gauge "switchyard_sandboxes" ["owner", "state"] "Sandboxes.";
+        TASKS: Gauge "switchyard_tasks" ["owner", "state"] "Tasks.";
+        IMAGES: Gauge "switchyard_images" [] "Images.";
+        IMAGE_PULLS: Counter "switchyard_image_pulls_total" ["result"] "Pulls that ended, by result: ok, or the kind of the error.";
+        LEDGER_CAPACITY: Gauge "switchyard_ledger_capacity" ["resource"] "What the ledger may give: slots of a device group, cpu_milli, memory_bytes.";
+        LEDGER_CLAIMS: Gauge "switchyard_ledger_claims" ["owner", "resource"] "What an owner holds of it; also port, and core for exclusive processor cores.";
+        LEDGER_REFUSALS: Counter "switchyard_ledger_refusals_total" ["owner", "resource", "reason"] "Allocations that the ledger refused.";
+        PLUGINS: Gauge "switchyard_device_host_plugins" ["state"] "Resources of vendors' device plugins, by state: connected, silent or ended.";
+        PLUGIN_DEVICES: Gauge "switchyard_device_host_devices" ["resource", "health"] "Devices that these plugins have listed: healthy or unhealthy.";
+        PLUGIN_SINCE: Gauge "switchyard_device_host_state_since_timestamp_seconds" ["resource", "state"] "Since when a plugin is in its state, in seconds since 1970.";
+        PLUGIN_FAILURES: Counter "switchyard_device_host_failures_total" ["reason"] "Failures of these plugins.";
+    }
+    "parts" {
+        UP: Gauge "switchyard_backend_up" ["part"] "Whether a part works, as in `switchyard status`.";
+        REPLACED_PROGRAMS: Gauge "switchyard_replaced_programs" ["part"] "Whether a process still runs a program whose file was replaced: daemon, containerd or logkeeper.";
+        RESTARTS: Counter "switchyard_managed_restarts_total" ["part"] "Starts of the managed containerd and logkeeper after they ended or failed to start. The daemon's first start of them, and an adoption, do not count.";
+        RELOADS: Counter "switchyard_config_reloads_total" ["result"] "Reloads of the configuration, by result: applied or refused.";
+        LAST_RELOAD: Gauge "switchyard_config_last_reload_successful" [] "Whether the last reload took effect; 1 if there was none.";
+        LAST_LOAD: Gauge "switchyard_config_last_load_success_timestamp_seconds" [] "When the configuration was last read and accepted, in seconds since 1970.";
+        PENDING_CHANGES: Gauge "switchyard_config_pending_changes" [] "Changes of the configuration that wait for something else, such as a restart.";
+    }
+    "swarm" {
+        SWARM_MEMBER: Gauge "switchyard_swarm_member" [] "Whether the node has joined a swarm and not left it; 1 also if it was removed from the swarm, or its certificate has expired.";
+        SWARM_SESSION: Gauge "switchyard_swarm_session_open" [] "Whether the node has a session with one of the managers.";
+        SWARM_SESSIONS: Counter "switchyard_swarm_sessions_total" [] "Sessions that were opened. Besides the first, each is a reconnection.";
+        SWARM_FAILURES: Counter "switchyard_swarm_session_failures_total" [] "Sessions that have failed, or could not be opened; not one that ends for a new certificate.";
+        SWARM_BEGIN: Gauge "switchyard_swarm_certificate_begin_timestamp_seconds" [] "From when on the certificate of a member is valid, in seconds since 1970.";
+        SWARM_END: Gauge "switchyard_swarm_certificate_end_timestamp_seconds" [] "Until when it is valid, in seconds since 1970. It is renewed between half and four fifths of that time.";
+    }
+    "containerd" {
+        CONTAINERD_CALLS: Counter "switchyard_containerd_calls_total" ["method", "code"] "Calls to containerd, and to shims that are called directly (containerd.task.v2.Task/…), by the status of their end: UNAVAILABLE without an answer, CANCELLED if the daemon gave the call up, usually because its time was over.";
+        CONTAINERD_DURATION: Histogram "switchyard_containerd_call_duration_seconds" ["method"] "Time from request to status.";
+        CONTAINERD_RECONNECTS: Counter "switchyard_containerd_reconnects_total" [] "Connections that were made after an earlier one was lost.";
+    }
+    "recovery" {
+        RECOVERY_OBJECTS: Counter "switchyard_recovery_objects_total" ["kind", "result"] "Objects that an earlier daemon left, at this daemon's start.";
+        CLEANUP_QUEUE: Gauge "switchyard_cleanup_queue" [] "Undos and removals that are left to do, those that run included. Each is tried until it succeeds: one that stays has an obstacle, which the log names.";
+        CLEANUP_FAILURES: Counter "switchyard_cleanup_failures_total" [] "Tries of undos and removals that failed.";
+    }
+    "logs" {
+        LOG_CONTAINERS: Gauge "switchyard_log_containers" [] "Containers whose output is logged.";
+        LOG_LINES: Counter "switchyard_log_lines_total" [] "Log lines written.";
+        LOG_BYTES: Counter "switchyard_log_bytes_total" [] "Bytes of output written.";
+        LOG_DROPPED_LINES: Counter "switchyard_log_dropped_lines_total" [] "Log lines that could not be written.";
+        LOG_DROPPED_BYTES: Counter "switchyard_log_dropped_bytes_total" [] "Bytes of output that could not be written.";
+        LOG_STALLED_FILE_SYSTEMS: Gauge "switchyard_log_stalled_file_systems" [] "File systems that have not answered for two seconds or more, and hold up the logs on them.";
+        LOG_STALLED_CONTAINERS: Gauge "switchyard_log_stalled_containers" [] "Containers whose logs they hold up: these containers block as soon as their pipes are full.";
+        LOG_STALL_AGE: Gauge "switchyard_log_stall_age_seconds" [] "How long the one that has held up logs for longest has not answered; 0 if none does.";
+        LOG_STALLS: Counter "switchyard_log_stalls_total" [] "How often a file system did not answer for two seconds or more.";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_have_the_suffix_of_their_type() {
+        let all: Vec<_> = SECTIONS.iter().flat_map(|(_, metrics)| *metrics).collect();
+        let names: BTreeSet<_> = all.iter().map(|metric| metric.name).collect();
+        assert!(names.len() == all.len() && all.len() > 50, "{}", all.len());
+        for metric in all {
+            assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{metric:?}");
+            assert!(metric.help.ends_with('.') && !metric.help.contains('|'), "{metric:?}");
+        }
+    }
+}
