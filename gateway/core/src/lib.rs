@@ -1,7 +1,7 @@
 //! The task model of Switchyard: what every frontend requests and every backend runs.
 //!
 //! ```text
-//! frontend (CRI, Nomad, Swarm) ──► Scope ──► Gateway ──► Backend (containerd, fake)
+//! frontend (CRI, Nomad, Swarm) ──► Scope ──► components of the Gateway ──► Backend (containerd, fake)
 //!                                              │
 //!                                            Table ──► EventBus
 //! ```

@@ -35,7 +35,7 @@ impl Images {
                 &handlers,
             ));
         }
-        let id = self.scope.pull_image(&request).await?;
+        let id = self.scope.images().pull(&request).await?;
         Ok(cri::PullImageResponse { image_ref: id.to_string() })
     }
 
@@ -48,9 +48,9 @@ impl Images {
     pub(crate) async fn chosen(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<Image>> {
         let reference = filter.and_then(|filter| filter.image).map(|image| image.image).unwrap_or_default();
         if reference.is_empty() {
-            self.scope.images().await
+            self.scope.images().list().await
         } else {
-            Ok(self.scope.image(&reference).await?.into_iter().collect())
+            Ok(self.scope.images().find(&reference).await?.into_iter().collect())
         }
     }
 
@@ -67,9 +67,11 @@ impl Images {
         request: cri::ImageStatusRequest,
     ) -> Result<(Option<Image>, BTreeMap<String, String>)> {
         let cri::ImageStatusRequest { image, verbose } = request;
-        let image: Option<Image> = self.scope.image(&reference(image)?).await?;
+        let image: Option<Image> = self.scope.images().find(&reference(image)?).await?;
         let info = match &image {
-            Some(image) if verbose => to_proto::image_info(image, &self.scope.image_config(&image.id).await?),
+            Some(image) if verbose => {
+                to_proto::image_info(image, &self.scope.images().config(&image.id).await?)
+            }
             Some(_) | None => BTreeMap::new(),
         };
         Ok((image, info))
@@ -78,13 +80,13 @@ impl Images {
     /// CRI v1 RemoveImage: removes all names of the image that no other owner holds. Idempotent.
     async fn remove(&self, request: cri::RemoveImageRequest) -> Result<cri::RemoveImageResponse> {
         let cri::RemoveImageRequest { image } = request;
-        self.scope.remove_image(&reference(image)?).await?;
+        self.scope.images().remove(&reference(image)?).await?;
         Ok(cri::RemoveImageResponse {})
     }
 
     /// CRI v1 ImageFsInfo.
     async fn usage(&self) -> Result<cri::ImageFsInfoResponse> {
-        Ok(to_proto::image_fs_info(&self.scope.image_usage().await?))
+        Ok(to_proto::image_fs_info(&self.scope.images().usage().await?))
     }
 }
 

@@ -28,7 +28,7 @@ impl Runtime {
         if cmd.is_empty() {
             return Err(Error::invalid("cmd", "a command is needed"));
         }
-        let task = self.scope.require_running_task(&container_id)?;
+        let task = self.scope.tasks().require_running(&container_id)?;
         let drain = self.config.get().exec_drain();
         let spec = ExecSpec { command: cmd, tty, size: None, stdin, env: Vec::new(), cwd: None, drain };
         let start = exec::PendingExec { scope: self.scope.for_current_caller(), task: task.id, spec };
@@ -41,7 +41,7 @@ impl Runtime {
         let cri::AttachRequest { container_id, stdin, tty, stdout, stderr } = request;
         let streams = checked(Streams { stdin, stdout, stderr, tty })?;
         require_id("container_id", &container_id)?;
-        let task = self.scope.require_running_task(&container_id)?;
+        let task = self.scope.tasks().require_running(&container_id)?;
         let record = self.records.task(&task);
         let config = record.as_ref().and_then(|record| record.config.as_ref());
         // Input with `stdin_once` ends with this client, and the container's output after that is still sent
@@ -66,7 +66,7 @@ impl Runtime {
             number(port).ok_or_else(|| Error::invalid("port", format!("{port} is not from 1 to 65535")))
         });
         let ports = ports.collect::<Result<Vec<u16>>>()?;
-        let sandbox = self.scope.require_ready_sandbox(&pod_sandbox_id)?;
+        let sandbox = self.scope.sandboxes().require_ready(&pod_sandbox_id)?;
         let dial = forward::PodPorts { scope: self.scope.for_current_caller(), sandbox: sandbox.id };
         let url = self.sessions()?.port_forward(ports, Arc::new(dial)).map_err(too_many)?;
         Ok(cri::PortForwardResponse { url: url.into() })

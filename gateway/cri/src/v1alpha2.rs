@@ -212,9 +212,9 @@ async fn container_status(
     runtime: Arc<Runtime>,
     request: cri::ContainerStatusRequest,
 ) -> Result<old::ContainerStatusResponse> {
-    let task = runtime.scope.task(&request.container_id)?;
+    let task = runtime.scope.tasks().find(&request.container_id)?;
     let mut answer: old::ContainerStatusResponse = recoded(&runtime.container_status(request).await?)?;
-    let inspection = runtime.scope.inspect_task(task.id).await?;
+    let inspection = runtime.scope.tasks().inspect(task.id).await?;
     if let Some(status) = &mut answer.status {
         status::complete(status, &task, runtime.records.task(&task).as_deref(), &inspection);
     }
@@ -244,7 +244,7 @@ async fn remove_volume(
 ) -> Result<old::RemoveVolumeResponse> {
     let old::RemoveVolumeRequest { volume_name } = request;
     additions::check_volume(&volume_name, "volume_name")?;
-    runtime.scope.remove_volume(volume_name).await?;
+    runtime.scope.volumes().remove(volume_name).await?;
     Ok(old::RemoveVolumeResponse {})
 }
 

@@ -51,7 +51,7 @@ impl DeviceParts {
         let stop = context.shutdown.token();
         let hosted = wiring::hosted(config);
         let (search, searches) = watch::channel(wiring::search(config));
-        context.gateway.watch_devices(wiring::inventories(searches, &hosted, stop));
+        context.gateway.devices().watch(wiring::inventories(searches, &hosted, stop));
         let parts = Self {
             search,
             hosted,
@@ -87,7 +87,7 @@ impl DeviceParts {
         let hosted = self.hosted.clone();
         let serve = move |config: DeviceHost, stop: CancellationToken| {
             let host = config.enabled.then(|| {
-                gateway.set_device_provider(Arc::new(hosted.clone()));
+                gateway.devices().set_provider(Arc::new(hosted.clone()));
                 wiring::device_host(hosted.clone(), config, Arc::clone(&observe))
             });
             report.set_hosted(host.is_some().then(|| hosted.clone()));

@@ -366,8 +366,8 @@ async fn recover(
         }
         backoff.wait().await;
     }
-    let sandboxes = gateway.count_sandboxes();
-    let tasks = gateway.count_tasks();
+    let sandboxes = gateway.sandboxes().count();
+    let tasks = gateway.tasks().count();
     let sum = |counts: switchyard_core::table::Counts| counts.values().sum::<u64>();
     tracing::info!(
         sandboxes = sum(sandboxes),

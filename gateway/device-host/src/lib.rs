@@ -7,7 +7,7 @@
 //! hardware ─► inventory::merged ◄─ groups ─ Hosted ◄── from_proto (the listed devices)
 //!                    │                       │
 //!                    ▼                       └─ Allocate, PreStartContainer, GetPreferredAllocation ► plugin
-//!          Gateway::watch_devices          Gateway::provide_devices
+//!          DeviceLeases::watch            DeviceLeases::set_provider
 //! ```
 //!
 //! - A *resource* is the name that a plugin registers, such as `nvidia.com/gpu`. Its devices form one group

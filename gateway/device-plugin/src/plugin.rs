@@ -79,7 +79,7 @@ impl DevicePlugin {
         for slots in containers {
             // If leasing for a later container of the call fails, the leases of the earlier ones stay with
             // this owner; they are ended when no container is created with them.
-            let lease = match timeout(LEASE, self.scope.lease(&slots)).await {
+            let lease = match timeout(LEASE, self.scope.devices().lease(&slots)).await {
                 Ok(lease) => lease?,
                 Err(_) => {
                     return Err(Error::deadline(format!("recording the lease took longer than {LEASE:?}")));
@@ -94,7 +94,7 @@ impl DevicePlugin {
     /// best choice by the listing.
     async fn preferred(&self, listing: &Listing, question: &PreferenceRequest) -> Vec<String> {
         let PreferenceRequest { available, required: must, size } = question;
-        match self.scope.prefer(&self.resource, available, must, *size).await {
+        match self.scope.devices().prefer(&self.resource, available, must, *size).await {
             Some(preferred) => preferred,
             None => prefer(listing, question),
         }
@@ -102,7 +102,7 @@ impl DevicePlugin {
 
     async fn wait_until_free(&self, request: v1beta1::PreStartContainerRequest) -> Result<()> {
         let slots = from_proto::pre_start(&self.resource, &self.listing(), request)?;
-        match self.ended.run_until_cancelled(self.scope.wait_until_free(&slots, PATIENCE)).await {
+        match self.ended.run_until_cancelled(self.scope.devices().wait_until_free(&slots, PATIENCE)).await {
             Some(vacated) => vacated,
             None => Err(Error::unavailable("the gateway is shutting down")),
         }

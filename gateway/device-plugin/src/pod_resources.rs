@@ -59,8 +59,8 @@ pub(crate) async fn follow(
             Ok(Ok(list)) => {
                 warned = false;
                 let listed = slots(list, &resources.borrow());
-                scope.reconcile_listed(&listed).await;
-                if unused.after(scope.unused(&listed)) {
+                scope.devices().reconcile_listed(&listed).await;
+                if unused.after(scope.devices().unused(&listed)) {
                     tracing::warn!(
                         "a pod has devices, but no container was created with them here: if this lasts, the kubelet uses another container runtime than this daemon (see its containerRuntimeEndpoint), and this daemon does not learn which devices are in use"
                     );

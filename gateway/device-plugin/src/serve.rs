@@ -146,7 +146,7 @@ impl OfferedResources {
         // is healthy would give it out twice; a list in which all devices are unhealthy would make a starting
         // kubelet reject its pods.
         self.scope.recovered().await;
-        let mut devices = self.scope.devices();
+        let mut devices = self.scope.devices().subscribe();
         loop {
             let seen = devices.borrow_and_update().clone();
             if let Some(inventory) = seen {
@@ -241,7 +241,7 @@ impl OfferedResources {
             // urgent.
             let urgent = move || {
                 let offered = names.borrow();
-                let mut in_use = scope.resources_in_use(CONTAINER_LABEL);
+                let mut in_use = scope.devices().resources_in_use(CONTAINER_LABEL);
                 in_use.retain(|resource, _| offered.contains(resource));
                 in_use
             };

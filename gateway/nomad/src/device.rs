@@ -57,17 +57,17 @@ impl DeviceService {
     /// Leases these devices as soon as possible: after recovery and the first hardware scan.
     async fn lease(&self, device_ids: &[String]) -> Result<Leased> {
         self.scope.recovered().await;
-        if tokio::time::timeout(RESERVE_WAIT, self.scope.devices_scanned()).await.is_err() {
+        if tokio::time::timeout(RESERVE_WAIT, self.scope.devices().scanned()).await.is_err() {
             return Err(Error::unavailable("the devices of the node have not been scanned yet: try again"));
         }
-        self.scope.lease(device_ids).await
+        self.scope.devices().lease(device_ids).await
     }
 
     /// The devices: first as soon as they are known, but not later than a short time limit; then after each
     /// change. Ends only with the gateway.
     fn fingerprints(&self) -> impl Stream<Item = Result<nomad::FingerprintResponse, Status>> + Send + use<> {
         let ended = Box::pin(self.scope.ended());
-        let start = (self.scope.devices(), ended, None);
+        let start = (self.scope.devices().subscribe(), ended, None);
         stream::unfold(start, async |(mut inventories, mut ended, mut sent)| {
             if sent.is_none() {
                 // Known or not: the present value is sent.
@@ -97,7 +97,7 @@ impl DeviceService {
         interval: Duration,
     ) -> impl Stream<Item = Result<nomad::StatsResponse, Status>> + Send + use<> {
         let ended = Box::pin(self.scope.ended());
-        let start = (self.scope.devices(), ended, (None, interval));
+        let start = (self.scope.devices().subscribe(), ended, (None, interval));
         stream::unfold(start, async |(mut inventories, mut ended, (pause, interval))| {
             let pass = async {
                 match pause {

@@ -155,12 +155,12 @@ impl Driver {
 
     /// The task with this Nomad id.
     fn task(&self, id: &str) -> Result<Arc<Task>> {
-        self.shared.scope.task_named(id)?.ok_or_else(|| unknown_task(id))
+        self.shared.scope.tasks().named(id)?.ok_or_else(|| unknown_task(id))
     }
 
     /// The sandbox of a task, unless it has just been removed.
     fn sandbox_of(&self, task: &Task) -> Option<Arc<Sandbox>> {
-        self.shared.scope.sandbox_by_id(task.sandbox).ok()
+        self.shared.scope.sandboxes().by_id(task.sandbox).ok()
     }
 }
 

@@ -57,7 +57,7 @@ impl Images {
     /// without another waiter stops.
     ///
     /// # Errors
-    /// Those of [`Scope::pull_image`]; `DeadlineExceeded` if it exceeds the total or the inactivity timeout.
+    /// Those of [`ScopedImages::pull`](switchyard_core::gateway::ScopedImages::pull); `DeadlineExceeded` if it exceeds the total or the inactivity timeout.
     pub(crate) async fn get(
         &self,
         wanted: &ImageRequest,
@@ -72,7 +72,7 @@ impl Images {
             return Ok(id);
         }
         if !wanted.always
-            && let Some(image) = self.scope.image(&wanted.reference).await?
+            && let Some(image) = self.scope.images().find(&wanted.reference).await?
         {
             self.image_gc.cancel(&image.id);
             return Ok(image.id);
@@ -106,7 +106,7 @@ impl Images {
             })
         };
         let archive = self.pool.run(object, open).await?;
-        let loading = self.scope.load_image(archive, wanted.reference.clone(), handler.to_owned());
+        let loading = self.scope.images().load(archive, wanted.reference.clone(), handler.to_owned());
         let loaded = tokio::time::timeout(wanted.timeout, loading).await.unwrap_or_else(|_| {
             Err(Error::deadline(format!("it did not end within image_pull_timeout, {:?}", wanted.timeout)))
         });
@@ -119,7 +119,7 @@ impl Images {
         wanted: &ImageRequest,
         events: &TaskEventSender,
     ) -> Result<ImageId> {
-        let pull = self.scope.pull_image(request);
+        let pull = self.scope.images().pull(request);
         tokio::pin!(pull);
         let mut watch = PullMonitor::new(Instant::now());
         loop {
@@ -128,7 +128,7 @@ impl Images {
                 pulled = &mut pull => return pulled,
                 () = tokio::time::sleep(POLL) => {
                     let now = Instant::now();
-                    watch.update(self.scope.pull_progress(request), now);
+                    watch.update(self.scope.images().progress(request), now);
                     watch.check_timeouts(wanted, now)?;
                     if let Some(text) = watch.progress_message(now) {
                         events.send(text, &[("image", &wanted.reference)]);

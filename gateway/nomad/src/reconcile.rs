@@ -72,7 +72,7 @@ impl Driver {
                 }
             }
             let open = self.sessions();
-            let Ok(sandboxes) = self.scope().sandboxes() else { continue };
+            let Ok(sandboxes) = self.scope().sandboxes().list() else { continue };
             self.references().retain(&open, |id| sandboxes.iter().any(|sandbox| sandbox.meta.name == id));
             state.swept.retain(|id, _| open.iter().any(|session| session.id == *id));
             for session in open {
@@ -142,7 +142,7 @@ impl Driver {
     /// Removes the tasks of an allocation that no agent references, and then its network. What is there is listed now:
     /// the sweep may have waited since it found the allocation.
     async fn clear_allocation(&self, session: &Session, alloc: &str) {
-        let Ok(sandboxes) = self.scope().sandboxes() else { return };
+        let Ok(sandboxes) = self.scope().sandboxes().list() else { return };
         let gc = &session.config.gc;
         let grace = gc.dangling.creation_grace;
         let now = (Instant::now(), SystemTime::now());
@@ -176,7 +176,8 @@ impl Driver {
     async fn sweep_task(&self, gc: &GcConfig, sandbox: &Sandbox) -> bool {
         let name = &sandbox.meta.name;
         // Exited tasks may be kept for inspection.
-        let ended = self.scope().task_named(name).is_ok_and(|task| task.is_some_and(|t| !t.state.may_run()));
+        let ended =
+            self.scope().tasks().named(name).is_ok_and(|task| task.is_some_and(|t| !t.state.may_run()));
         if !gc.container && ended {
             return false;
         }

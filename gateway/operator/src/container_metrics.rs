@@ -69,13 +69,14 @@ pub async fn read(gateway: &Gateway, owners: &Owners) -> Result<ContainerReading
 
 async fn read_owned(scope: Scope) -> Result<OwnReadings> {
     // The tasks come first: then the sandboxes of new ones are in the list.
-    let mut tasks = scope.tasks()?;
+    let mut tasks = scope.tasks().list()?;
     tasks.retain(|task| task.state.is_running());
-    let mut sandboxes = scope.sandboxes()?;
+    let mut sandboxes = scope.sandboxes().list()?;
     sandboxes.retain(|sandbox| sandbox.state.is_ready());
     let sandbox_ids: Vec<SandboxId> = sandboxes.iter().map(|sandbox| sandbox.id).collect();
     let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
-    let (traffic, metrics) = try_join(scope.sandbox_traffic(&sandbox_ids), scope.task_metrics(&ids)).await?;
+    let (traffic, metrics) =
+        try_join(scope.sandboxes().traffic(&sandbox_ids), scope.tasks().metrics(&ids)).await?;
     Ok(OwnReadings { sandboxes, tasks, traffic, metrics })
 }
 

@@ -63,9 +63,9 @@ fn all(gateway: &Gateway) -> Result<Vec<Found>> {
     for owner in Owner::ALL {
         let scope = gateway.scope(owner);
         // The tasks come first: then the sandboxes of new ones are in the list.
-        let tasks = scope.tasks()?;
+        let tasks = scope.tasks().list()?;
         let sandboxes: HashMap<_, _> =
-            scope.sandboxes()?.into_iter().map(|sandbox| (sandbox.id, sandbox)).collect();
+            scope.sandboxes().list()?.into_iter().map(|sandbox| (sandbox.id, sandbox)).collect();
         // A task whose sandbox was removed meanwhile is being removed itself.
         all.extend(tasks.into_iter().filter_map(|task| {
             let sandbox = Arc::clone(sandboxes.get(&task.sandbox)?);

@@ -42,11 +42,11 @@ pub async fn images(gateway: &Gateway) -> Result<Vec<ImageView>> {
     if !gateway.is_recovered() {
         return Err(Error::unavailable("what a predecessor left is being recovered: try again"));
     }
-    let images = tokio::time::timeout(LIMIT, gateway.images().list()).await;
+    let images = tokio::time::timeout(LIMIT, gateway.images().store().list()).await;
     let images = images.map_err(|_| late())??;
     let mut tasks = Vec::new();
     for owner in Owner::ALL {
-        tasks.extend(gateway.scope(owner).tasks()?);
+        tasks.extend(gateway.scope(owner).tasks().list()?);
     }
     Ok(ImageView::of_all(images, &tasks))
 }
@@ -57,11 +57,11 @@ async fn sandbox(
     id: SandboxId,
     disclosure: Disclosure,
 ) -> Result<InspectionView> {
-    let found = scope.sandbox_with_tasks(id)?;
+    let found = scope.sandboxes().with_tasks(id)?;
     let inspection = match disclosure {
-        Disclosure::Names => in_time(scope.inspect_sandbox(id)).await,
+        Disclosure::Names => in_time(scope.sandboxes().inspect(id)).await,
         // Secrets are known to the runtime alone: without it, the request fails.
-        Disclosure::Secrets => Ok(in_time(scope.show_sandbox_secrets(id)).await?),
+        Disclosure::Secrets => Ok(in_time(scope.sandboxes().show_secrets(id)).await?),
     };
     let sandbox = &found.sandbox;
     let name = |task: &Arc<Task>| (task.id.to_string(), owners.names(sandbox, Some(task)).to_string());
@@ -76,11 +76,11 @@ async fn sandbox(
 }
 
 async fn task(scope: &Scope, owners: &Owners, id: TaskId, disclosure: Disclosure) -> Result<InspectionView> {
-    let task = scope.task(&id.to_string())?;
-    let sandbox = scope.sandbox_by_id(task.sandbox)?;
+    let task = scope.tasks().find(&id.to_string())?;
+    let sandbox = scope.sandboxes().by_id(task.sandbox)?;
     let inspection = match disclosure {
-        Disclosure::Names => in_time(scope.inspect_task(id)).await,
-        Disclosure::Secrets => Ok(in_time(scope.show_task_secrets(id)).await?),
+        Disclosure::Names => in_time(scope.tasks().inspect(id)).await,
+        Disclosure::Secrets => Ok(in_time(scope.tasks().show_secrets(id)).await?),
     };
     let inspected = Inspected {
         sandbox: &sandbox,

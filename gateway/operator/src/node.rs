@@ -108,13 +108,13 @@ impl Node {
     /// Sandboxes by owner and state.
     #[must_use]
     pub fn count_sandboxes(&self) -> Counts {
-        self.gateway().count_sandboxes()
+        self.gateway().sandboxes().count()
     }
 
     /// Tasks by owner and state.
     #[must_use]
     pub fn count_tasks(&self) -> Counts {
-        self.gateway().count_tasks()
+        self.gateway().tasks().count()
     }
 
     /// The number of images; `None` before recovery, or if they cannot be listed now.
@@ -122,7 +122,7 @@ impl Node {
         if !self.gateway().is_recovered() {
             return None;
         }
-        match self.gateway().images().list().await {
+        match self.gateway().images().store().list().await {
             Ok(images) => u64::try_from(images.len()).ok(),
             Err(error) => {
                 tracing::debug!(error = error.report(), "images cannot be counted");
@@ -134,7 +134,7 @@ impl Node {
     /// The number of image pulls that have ended, by result.
     #[must_use]
     pub fn count_pulls(&self) -> PullsByResult {
-        self.gateway().count_pulls()
+        self.gateway().images().count_pulls()
     }
 
     /// The node's part in a swarm; `None` if the configuration allows none.
@@ -161,8 +161,8 @@ impl Node {
         let mut tasks = Vec::new();
         for scope in Owner::ALL.map(|owner| self.gateway().scope(owner)) {
             // The tasks come first: then the sandboxes of new ones are in the list.
-            tasks.extend(scope.tasks().unwrap_or_default());
-            sandboxes.extend(scope.sandboxes().unwrap_or_default());
+            tasks.extend(scope.tasks().list().unwrap_or_default());
+            sandboxes.extend(scope.sandboxes().list().unwrap_or_default());
         }
         Objects::of(&sandboxes, &tasks, |sandbox, task| self.sources.owners.names(sandbox, task))
     }
@@ -186,9 +186,9 @@ impl Node {
     /// The named volumes, with the tasks that have them.
     ///
     /// # Errors
-    /// Those of [`Gateway::volumes`].
+    /// Those of [`Volumes::list`](switchyard_core::gateway::Volumes::list).
     pub async fn volumes(&self) -> Result<Vec<VolumeView>> {
-        Ok(self.gateway().volumes().await?.into_iter().map(VolumeView::from).collect())
+        Ok(self.gateway().volumes().list().await?.into_iter().map(VolumeView::from).collect())
     }
 
     /// Removes a named volume that no task has. If it is dropped, the removal continues.
@@ -197,12 +197,12 @@ impl Node {
     /// `NotFound` if the owner has no such volume; otherwise those of the removal.
     pub async fn remove_volume(&self, owner: Owner, name: String) -> Result<()> {
         // The removal of one that does not exist succeeds, and the name may be misspelt.
-        let volumes = self.gateway().volumes().await?;
+        let volumes = self.gateway().volumes().list().await?;
         if !volumes.iter().any(|volume| volume.owner == owner && volume.name == name) {
             let why = format!("{owner} has no volume {name:?}: `switchyard volume ls` lists them");
             return Err(Error::not_found(why));
         }
-        self.gateway().scope(owner).remove_volume(name).await
+        self.gateway().scope(owner).volumes().remove(name).await
     }
 
     /// Devices and host ports, with the names that people give their holders.
@@ -214,14 +214,14 @@ impl Node {
     /// Devices and host ports, with their holders.
     #[must_use]
     pub fn devices(&self) -> DevicesView {
-        DevicesView::of(&self.gateway().ledger_report(), self.sources.plugins.view())
+        DevicesView::of(&self.gateway().claims().report(), self.sources.plugins.view())
     }
 
     /// The display name of the sandbox with this id; `None` if there is none.
     fn display_name(&self, sandbox: &str) -> Option<String> {
         let id = sandbox.parse().ok()?;
         let mut found =
-            Owner::ALL.into_iter().filter_map(|owner| self.gateway().scope(owner).sandbox_by_id(id).ok());
+            Owner::ALL.into_iter().filter_map(|owner| self.gateway().scope(owner).sandboxes().by_id(id).ok());
         found.next().map(|sandbox| self.sources.owners.names(&sandbox, None).to_string())
     }
 
@@ -270,8 +270,8 @@ impl Node {
     /// Ends a lease of devices that no sandbox uses.
     ///
     /// # Errors
-    /// Those of [`Gateway::release_lease`].
+    /// Those of [`DeviceLeases::release_lease`](switchyard_core::gateway::DeviceLeases::release_lease).
     pub async fn release_lease(&self, token: LeaseToken) -> Result<()> {
-        self.gateway().release_lease(token).await
+        self.gateway().devices().release_lease(token).await
     }
 }

@@ -84,7 +84,7 @@ impl LogRotator {
     /// Examines each log once. Cancel-safe: the next pass continues.
     pub(crate) async fn pass(&mut self) {
         // Before a recovery there are none.
-        let tasks = self.scope.tasks().unwrap_or_default();
+        let tasks = self.scope.tasks().list().unwrap_or_default();
         let logs: Vec<RotatedLog> = tasks.iter().filter_map(|task| RotatedLog::of(task)).collect();
         let has_log = |task: &TaskId| logs.iter().any(|log| log.task == *task);
         self.failing.retain(has_log);
@@ -153,7 +153,7 @@ async fn rotate(scope: &Scope, log: RotatedLog, state: FileState) -> Result<()> 
         Ok::<_, Error>(files.count())
     })
     .await?;
-    let reopened = scope.reopen_log(&log.task.to_string()).await;
+    let reopened = scope.tasks().reopen_log(&log.task.to_string()).await;
     let kept = match &reopened {
         Ok(()) => log.kept,
         // No file is looked at until then, so that the newest one grows. The next pass may have the inode of the oldest one.

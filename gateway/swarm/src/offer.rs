@@ -211,7 +211,7 @@ async fn keep(
     // Before, other owners seem to reserve nothing.
     scope.recovered().await;
     // While it is followed, it is kept up to date.
-    let mut devices = scope.devices();
+    let mut devices = scope.devices().subscribe();
     if timeout(SCAN_LIMIT, devices.wait_for(Option::is_some)).await.is_err() {
         tracing::warn!(
             "the devices of the node are not known yet: none are offered to the swarm until they are"
@@ -244,8 +244,8 @@ async fn keep(
 fn capacity(scope: &Scope, devices: &Inventories) -> NodeCapacity {
     let devices = devices.borrow().clone();
     NodeCapacity {
-        all: scope.capacity().unwrap_or_default(),
-        others: scope.reserved_by_others(),
+        all: scope.claims().capacity().unwrap_or_default(),
+        others: scope.claims().reserved_by_others(),
         devices: devices.map(|inventory| devices::free(&inventory)).unwrap_or_default(),
     }
 }
@@ -253,7 +253,7 @@ fn capacity(scope: &Scope, devices: &Inventories) -> NodeCapacity {
 /// Returns the resources that tasks of the swarm reserve: assigned and running ones. After a restart of the
 /// daemon the latter are known before the managers have sent the assignments.
 fn claimed(scope: &Scope, reservations: &Mutex<Reservations>) -> Claimed {
-    let objects = scope.tasks().unwrap_or_default();
+    let objects = scope.tasks().list().unwrap_or_default();
     let held = objects.iter().map(|task| Claimed::of_object(task));
     let held = held.fold(Claimed::default(), |sum, claimed| sum.plus(&claimed));
     let reservations = reservations.lock();

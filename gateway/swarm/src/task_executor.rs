@@ -211,7 +211,7 @@ impl TaskExecutor {
             TaskState::Exited { .. } | TaskState::Removing { .. } => false,
         };
         let mut named: BTreeSet<String> = self.assigned.tasks.lock().keys().cloned().collect();
-        let tasks = self.shared.scope.tasks()?;
+        let tasks = self.shared.scope.tasks().list()?;
         named.extend(tasks.iter().filter(|task| runs(&task.state)).map(|task| task.meta.name.clone()));
         Ok(named)
     }
@@ -255,7 +255,7 @@ impl TaskExecutor {
             })
             .collect();
         // The gateway has recovered, so that there is a list.
-        let sandboxes = self.shared.scope.sandboxes().unwrap_or_default();
+        let sandboxes = self.shared.scope.sandboxes().list().unwrap_or_default();
         let of_cluster =
             |record: &Record| cluster.as_ref().is_none_or(|cluster| record.cluster_id == *cluster);
         let objects = sandboxes

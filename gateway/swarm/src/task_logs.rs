@@ -11,7 +11,7 @@ use crate::record::Record;
 /// The logs of the tasks of a cluster; without one, of all.
 pub(crate) fn list(scope: &Scope, cluster: Option<&str>) -> Vec<TaskLog> {
     // Before a recovery there are none.
-    let tasks = scope.tasks().unwrap_or_default();
+    let tasks = scope.tasks().list().unwrap_or_default();
     tasks.iter().filter_map(|task| log_of(task, cluster)).collect()
 }
 
@@ -36,7 +36,7 @@ fn log_of(task: &Task, cluster: Option<&str>) -> Option<TaskLog> {
 pub(crate) async fn is_complete(scope: &Scope, logkeeper: Option<&logkeeper::Client>, task_id: &str) -> bool {
     let Some(logkeeper) = logkeeper else { return true };
     // A task that was removed meanwhile has no log any more.
-    let Ok(Some(task)) = scope.task_named(task_id) else { return true };
+    let Ok(Some(task)) = scope.tasks().named(task_id) else { return true };
     match logkeeper.keeps(&task.id.to_string()).await {
         Ok(is_kept) => !is_kept,
         Err(error) => {

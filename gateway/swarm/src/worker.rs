@@ -276,11 +276,11 @@ impl Worker {
     }
 
     fn task_object(&self) -> Result<Option<Arc<Task>>> {
-        self.shared.scope.task_named(&self.id)
+        self.shared.scope.tasks().named(&self.id)
     }
 
     fn sandbox_object(&self) -> Result<Option<Arc<Sandbox>>> {
-        self.shared.scope.sandbox_named(&self.id)
+        self.shared.scope.sandboxes().named(&self.id)
     }
 
     /// Reports the state of the task, unless it is removed: then the manager has forgotten it.
@@ -395,7 +395,7 @@ impl Worker {
                 let detached = scope.clone();
                 let id = task.id.to_string();
                 let what = format!("start of task {id}");
-                scope.run_detached(what, async move { detached.start_task(&id).await }).await
+                scope.run_detached(what, async move { detached.tasks().start(&id).await }).await
             }
             TaskState::Running { .. } | TaskState::Stopping { .. } | TaskState::Exited { .. } => Ok(()),
             TaskState::Removing { .. } => Err(lost()),
@@ -417,7 +417,7 @@ impl Worker {
             let record = Record::of(&task.meta);
             // Of a record of another version nothing is known.
             let grace = if record.task_id.is_empty() { STOP_GRACE } else { record.stop_grace() };
-            self.shared.scope.stop_task(&task.id.to_string(), grace).await?;
+            self.shared.scope.tasks().stop(&task.id.to_string(), grace).await?;
         }
         self.release().await
     }

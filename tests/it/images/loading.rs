@@ -43,7 +43,7 @@ pub(crate) fn save(image: &Image, tag: &str, path: &Path) {
 
 async fn load(scope: &Scope, path: &Path) -> switchyard_core::Result<ImageId> {
     let file = File::open(path).expect("it is there");
-    scope.load_image(file, "busybox:loaded".into(), String::new()).await
+    scope.images().load(file, "busybox:loaded".into(), String::new()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,18 +58,18 @@ async fn loaded_image_is_private_to_its_owner_and_unnamed() {
     assert_eq!(id.as_str(), image.config.digest);
     assert_eq!(load(&nomad, &path).await.expect("it is there"), id);
 
-    assert_eq!(nomad.image("busybox:loaded").await.expect("it is asked for"), None);
-    let seen = nomad.image(id.as_str()).await.expect("it is asked for").expect("it is there");
+    assert_eq!(nomad.images().find("busybox:loaded").await.expect("it is asked for"), None);
+    let seen = nomad.images().find(id.as_str()).await.expect("it is asked for").expect("it is there");
     assert_eq!(seen.repo_tags, Vec::<String>::new());
-    assert_eq!(kubernetes.image(id.as_str()).await.expect("it is asked for"), None);
+    assert_eq!(kubernetes.images().find(id.as_str()).await.expect("it is asked for"), None);
     let refused = run(&world, &kubernetes, id.as_str()).await.expect_err("it is not its to use");
     assert_eq!(refused.kind(), ErrorKind::NotFound, "{}", refused.report());
 
     let task = run(&world, &nomad, id.as_str()).await.expect("it is its own");
-    nomad.start_task(&task).await.expect("it is an image that runs");
-    assert_eq!(nomad.wait_task(&task).await.expect("it ends").code, 0);
-    nomad.remove_image(id.as_str()).await.expect("it is its own");
-    assert_eq!(nomad.image(id.as_str()).await.expect("it is asked for"), None);
+    nomad.tasks().start(&task).await.expect("it is an image that runs");
+    assert_eq!(nomad.tasks().wait(&task).await.expect("it ends").code, 0);
+    nomad.images().remove(id.as_str()).await.expect("it is its own");
+    assert_eq!(nomad.images().find(id.as_str()).await.expect("it is asked for"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,7 +94,7 @@ async fn invalid_archive_leaves_nothing_behind() {
     image.layers.extend(with_file("found").build().layers.pop());
     save(&image, "busybox:loaded", &path);
     load(&nomad, &path).await.expect_err("the last layer is another");
-    assert_eq!(nomad.images().await.expect("they can be listed"), []);
+    assert_eq!(nomad.images().list().await.expect("they can be listed"), []);
     let mut left = Vec::new();
     let gone = tokio::task::block_in_place(|| {
         eventually(LIMIT, || {

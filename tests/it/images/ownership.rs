@@ -42,7 +42,7 @@ fn secret() -> Credentials {
 }
 
 async fn only(scope: &Scope) -> Image {
-    let mut images = scope.images().await.expect("they can be listed");
+    let mut images = scope.images().list().await.expect("they can be listed");
     assert_eq!(images.len(), 1, "{images:#?}");
     images.remove(0)
 }
@@ -56,10 +56,10 @@ pub(super) async fn run(
     let owner = scope.owner();
     let mut spec: SandboxSpec = world.sandbox_spec("pod");
     spec.meta = specs::meta(owner, "pod");
-    let sandbox = scope.create_sandbox(spec).await?;
+    let sandbox = scope.sandboxes().create(spec).await?;
     let mut task = specs::task(owner, "task", image, &["true"]);
     task.meta = specs::meta(owner, "task");
-    Ok(scope.create_task(&sandbox.id.to_string(), task).await?.id.to_string())
+    Ok(scope.tasks().create(&sandbox.id.to_string(), task).await?.id.to_string())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,24 +70,24 @@ async fn image_pulled_with_credentials_needs_own_credentials_of_others() {
     registry.push("private/held:1", &with_file("held").build());
     let image = registry.reference("private/held:1");
     let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.backend()).await;
-    let id = kubernetes.pull_image(&request(Owner::Kubernetes, &image, secret())).await.expect("it may");
+    let id = kubernetes.images().pull(&request(Owner::Kubernetes, &image, secret())).await.expect("it may");
 
     // The image is listed for all, and belongs to no other owner: neither by any name nor by its id.
     assert_eq!(only(&nomad).await.id, id);
     for name in [image.as_str(), id.as_str()] {
-        assert_eq!(nomad.image(name).await.expect("it is asked for"), None, "{name}");
+        assert_eq!(nomad.images().find(name).await.expect("it is asked for"), None, "{name}");
         let error = run(&world, &nomad, name).await.expect_err("it is not its to use");
         assert_eq!(error.kind(), ErrorKind::NotFound, "{}", error.report());
         assert!(error.report().contains("credentials that are not nomad's"), "{}", error.report());
     }
     let wrong = Credentials::Basic { username: "user".into(), password: "guessed".into() };
     for credentials in [Credentials::Anonymous, wrong] {
-        let refused = nomad.pull_image(&request(Owner::Nomad, &image, credentials)).await;
+        let refused = nomad.images().pull(&request(Owner::Nomad, &image, credentials)).await;
         assert_eq!(refused.expect_err("the registry refuses").kind(), ErrorKind::Unauthenticated);
-        assert_eq!(nomad.image(&image).await.expect("it is asked for"), None);
+        assert_eq!(nomad.images().find(&image).await.expect("it is asked for"), None);
     }
 
-    let again = nomad.pull_image(&request(Owner::Nomad, &image, secret())).await.expect("it may as well");
+    let again = nomad.images().pull(&request(Owner::Nomad, &image, secret())).await.expect("it may as well");
     assert_eq!(again, id);
     let task = run(&world, &nomad, &image).await.expect("now it is its to use");
 
@@ -95,16 +95,20 @@ async fn image_pulled_with_credentials_needs_own_credentials_of_others() {
     let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.reopen().await).await;
     let held = only(&nomad).await.holders;
     assert_eq!(held, [(Owner::Kubernetes, Right::Private), (Owner::Nomad, Right::Private)].into());
-    let seen = kubernetes.image(&image).await.expect("it is asked for").expect("it holds it");
+    let seen = kubernetes.images().find(&image).await.expect("it is asked for").expect("it holds it");
     assert!(seen.pinned, "another owner's task uses it");
 
-    kubernetes.remove_image(&image).await.expect("it lets go");
-    assert_eq!(kubernetes.image(&image).await.expect("it is asked for"), None, "its right went with it");
+    kubernetes.images().remove(&image).await.expect("it lets go");
+    assert_eq!(
+        kubernetes.images().find(&image).await.expect("it is asked for"),
+        None,
+        "its right went with it"
+    );
     assert!(only(&kubernetes).await.pinned, "there is nothing for it to remove");
-    assert!(nomad.image(&image).await.expect("it is asked for").is_some());
-    nomad.remove_task(&task).await.expect("it can be removed");
-    nomad.remove_image(&image).await.expect("it lets go");
-    assert_eq!(nomad.images().await.expect("they can be listed"), []);
+    assert!(nomad.images().find(&image).await.expect("it is asked for").is_some());
+    nomad.tasks().remove(&task).await.expect("it can be removed");
+    nomad.images().remove(&image).await.expect("it lets go");
+    assert_eq!(nomad.images().list().await.expect("they can be listed"), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,7 +124,7 @@ async fn private_image_of_two_owners_is_never_open_and_goes_with_the_last() {
     let stranger = gateway.scope(Owner::Swarm);
     for round in 0..8 {
         for holder in &holders {
-            holder.pull_image(&request(holder.owner(), &image, secret())).await.expect("it may");
+            holder.images().pull(&request(holder.owner(), &image, secret())).await.expect("it may");
         }
         // Sixteen at once: removals by both, pulls by one of them in every other round.
         let changes = (0..16).map(|number| {
@@ -128,32 +132,32 @@ async fn private_image_of_two_owners_is_never_open_and_goes_with_the_last() {
             let image = image.clone();
             tokio::spawn(async move {
                 if round % 2 == 1 && number % 4 == 2 {
-                    holder.pull_image(&request(holder.owner(), &image, secret())).await.map(drop)
+                    holder.images().pull(&request(holder.owner(), &image, secret())).await.map(drop)
                 } else {
-                    holder.remove_image(&image).await
+                    holder.images().remove(&image).await
                 }
             })
         });
         for change in changes.collect::<Vec<_>>() {
             change.await.expect("it does not panic").expect("each succeeds");
-            assert_eq!(stranger.image(&image).await.expect("it is asked for"), None, "round {round}");
+            assert_eq!(stranger.images().find(&image).await.expect("it is asked for"), None, "round {round}");
         }
         if round % 2 == 0 {
-            assert_eq!(stranger.images().await.expect("they can be listed"), [], "round {round}");
+            assert_eq!(stranger.images().list().await.expect("they can be listed"), [], "round {round}");
         }
         for holder in &holders {
-            holder.remove_image(&image).await.expect("it can be removed");
+            holder.images().remove(&image).await.expect("it can be removed");
         }
-        assert_eq!(stranger.images().await.expect("they can be listed"), [], "round {round}");
+        assert_eq!(stranger.images().list().await.expect("they can be listed"), [], "round {round}");
         // A pull that has answered is there, whoever removes the image at the same time.
         let [first, second] = &holders;
-        first.pull_image(&request(first.owner(), &image, secret())).await.expect("it may");
+        first.images().pull(&request(first.owner(), &image, secret())).await.expect("it may");
         let again = request(second.owner(), &image, secret());
-        let (pulled, removed) = tokio::join!(second.pull_image(&again), first.remove_image(&image));
+        let (pulled, removed) = tokio::join!(second.images().pull(&again), first.images().remove(&image));
         pulled.expect("it may");
         removed.expect("it can be removed");
-        assert!(second.image(&image).await.expect("it is asked for").is_some(), "round {round}");
-        second.remove_image(&image).await.expect("it can be removed");
+        assert!(second.images().find(&image).await.expect("it is asked for").is_some(), "round {round}");
+        second.images().remove(&image).await.expect("it can be removed");
     }
 }
 
@@ -163,18 +167,19 @@ async fn public_image_is_shared_and_stays_while_in_use() {
     let image = world.image();
     let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.backend()).await;
     kubernetes
-        .pull_image(&request(Owner::Kubernetes, &image, Credentials::Anonymous))
+        .images()
+        .pull(&request(Owner::Kubernetes, &image, Credentials::Anonymous))
         .await
         .expect("everybody may");
     assert!(!only(&kubernetes).await.pinned);
     let task = run(&world, &nomad, &image).await.expect("what is open to all is open to it");
     assert!(only(&kubernetes).await.pinned, "another owner's task uses it");
-    kubernetes.remove_image(&image).await.expect("it lets go");
-    assert!(nomad.image(&image).await.expect("it is asked for").is_some(), "it is in use");
-    nomad.remove_task(&task).await.expect("it can be removed");
+    kubernetes.images().remove(&image).await.expect("it lets go");
+    assert!(nomad.images().find(&image).await.expect("it is asked for").is_some(), "it is in use");
+    nomad.tasks().remove(&task).await.expect("it can be removed");
     assert!(!only(&kubernetes).await.pinned, "nobody uses it, nobody holds it");
-    kubernetes.remove_image(&image).await.expect("it can be removed");
-    assert_eq!(kubernetes.images().await.expect("they can be listed"), []);
+    kubernetes.images().remove(&image).await.expect("it can be removed");
+    assert_eq!(kubernetes.images().list().await.expect("they can be listed"), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -186,24 +191,25 @@ async fn image_used_as_a_volume_by_another_task_is_pinned() {
     let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.backend()).await;
     for image in [&image, &volume] {
         let pull = request(Owner::Kubernetes, image, Credentials::Anonymous);
-        kubernetes.pull_image(&pull).await.expect("everybody may");
+        kubernetes.images().pull(&pull).await.expect("everybody may");
     }
     let sandbox = SandboxSpec { meta: specs::meta(Owner::Nomad, "pod"), ..world.sandbox_spec("pod") };
-    let sandbox = nomad.create_sandbox(sandbox).await.expect("it can be made").id.to_string();
+    let sandbox = nomad.sandboxes().create(sandbox).await.expect("it can be made").id.to_string();
     let mut task = specs::task(Owner::Nomad, "task", &image, &["true"]);
     let source = MountSource::Image { reference: volume.clone(), sub_path: "".into() };
     task.mounts = vec![Mount { readonly: true, ..Mount::new("/shown", source) }];
-    let task = nomad.create_task(&sandbox, task).await.expect("it can be made").id.to_string();
+    let task = nomad.tasks().create(&sandbox, task).await.expect("it can be made").id.to_string();
 
     // The owner's right survives a restart of the daemon.
     let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.reopen().await).await;
-    let seen =
-        async |scope: &Scope| scope.image(&volume).await.expect("it is asked for").map(|image| image.pinned);
+    let seen = async |scope: &Scope| {
+        scope.images().find(&volume).await.expect("it is asked for").map(|image| image.pinned)
+    };
     assert_eq!(seen(&kubernetes).await, Some(true), "another owner's task has it as a volume");
-    kubernetes.remove_image(&volume).await.expect("it lets go");
+    kubernetes.images().remove(&volume).await.expect("it lets go");
     assert_eq!(seen(&nomad).await, Some(false), "its own task has it");
-    nomad.remove_task(&task).await.expect("it can be removed");
-    kubernetes.remove_image(&volume).await.expect("it can be removed");
+    nomad.tasks().remove(&task).await.expect("it can be removed");
+    kubernetes.images().remove(&volume).await.expect("it can be removed");
     assert_eq!(seen(&kubernetes).await, None);
 }
 

@@ -57,8 +57,8 @@ fn on(task: swarm::Task, network: &swarm::NetworkAttachment) -> swarm::Task {
 /// The address of a task.
 fn address(node: &SwarmNode, id: &str) -> Ipv4Addr {
     let scope = node.gateway.scope(Owner::Swarm);
-    let task = scope.task_named(id).expect("names are unique").expect("it is there");
-    let sandbox = scope.sandbox(&task.sandbox.to_string()).expect("it has a sandbox");
+    let task = scope.tasks().named(id).expect("names are unique").expect("it is there");
+    let sandbox = scope.sandboxes().find(&task.sandbox.to_string()).expect("it has a sandbox");
     match sandbox.details.ips.as_slice() {
         [IpAddr::V4(address)] => *address,
         other => panic!("its addresses are {other:?}"),
@@ -126,7 +126,7 @@ async fn tasks_of_a_network_reach_each_other_and_its_bridge_goes_with_the_last()
     assert!(refused.err.contains(&expected), "{}", refused.err);
 
     node.apply(false, vec![Change::TaskGone("t1".into()), Change::TaskGone("t3".into())]).await;
-    let gone = || node.gateway.scope(Owner::Swarm).task_named("t1").expect("names are unique").is_none();
+    let gone = || node.gateway.scope(Owner::Swarm).tasks().named("t1").expect("names are unique").is_none();
     assert!(tokio::task::block_in_place(|| eventually(LIMIT, gone)), "t1 stays");
     assert!(if_nametoindex(bridge.as_str()).is_ok(), "t2 still has it");
     node.apply(false, vec![Change::TaskGone("t2".into())]).await;

@@ -25,15 +25,15 @@ async fn equip(gateway: &Gateway, path: &Path) -> watch::Sender<Option<Arc<Inven
         ..DeviceGroup::new("acme", "tpu", "v2")
     };
     let (tell, inventories) = watch::channel(Some(Arc::new(Inventory::of([group]))));
-    gateway.watch_devices(inventories);
-    gateway.scope(Owner::Swarm).devices_scanned().await;
+    gateway.devices().watch(inventories);
+    gateway.scope(Owner::Swarm).devices().scanned().await;
     tell
 }
 
 /// The error of a pod that does not get the device.
 async fn refusal(gateway: &Gateway) -> String {
     let pods = gateway.scope(Owner::Kubernetes);
-    pods.lease(&["acme0".to_owned()]).await.expect_err("it is held").report()
+    pods.devices().lease(&["acme0".to_owned()]).await.expect_err("it is held").report()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -104,7 +104,7 @@ async fn volume_is_shared_below_a_path_and_an_anonymous_one_goes() {
     tokio::time::timeout(LIMIT, node.executor.remove_all()).await.unwrap().unwrap();
     let left: Vec<_> = fs::read_dir(&volumes).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert_eq!(left, ["data"]);
-    node.gateway.scope(Owner::Swarm).remove_volume("data".to_owned()).await.unwrap();
+    node.gateway.scope(Owner::Swarm).volumes().remove("data".to_owned()).await.unwrap();
     node.end().await;
 }
 
@@ -148,7 +148,7 @@ async fn tasks_outlive_the_daemon_and_an_exit_meanwhile_is_reported() {
     let status = node.reported("t2", TaskState::Failed).await;
     assert_eq!(status.err, "task: non-zero exit (3)");
     assert_eq!(node.reports.latest("t1"), None, "nothing has changed");
-    let task = node.gateway.scope(Owner::Swarm).task_named("t1").unwrap().unwrap();
+    let task = node.gateway.scope(Owner::Swarm).tasks().named("t1").unwrap().unwrap();
     assert_eq!(task.state.pid().and_then(|pid| i32::try_from(pid).ok()), Some(first));
     node.end().await;
 }

@@ -23,28 +23,28 @@ async fn owners_cannot_see_or_change_each_others_objects() {
     let id = task.id.to_string();
     let nomad = node.gateway.scope(Owner::Nomad);
     let mut events = nomad.subscribe();
-    assert!(nomad.sandboxes().unwrap().is_empty() && nomad.tasks().unwrap().is_empty());
-    assert_eq!(refused(nomad.sandbox(&sandbox)), ErrorKind::NotFound);
-    assert_eq!(refused(nomad.sandbox_by_id(task.sandbox)), ErrorKind::NotFound);
-    assert_eq!(refused(nomad.task(&id)), ErrorKind::NotFound);
-    assert_eq!(refused(nomad.task(&id[..20])), ErrorKind::NotFound);
-    assert_eq!(refused(nomad.wait_task(&id).await), ErrorKind::NotFound);
-    assert_eq!(refused(nomad.start_task(&id).await), ErrorKind::NotFound);
-    assert_eq!(refused(nomad.signal_task(&id, Signal::KILL).await), ErrorKind::NotFound);
-    assert_eq!(refused(nomad.reopen_log(&id).await), ErrorKind::NotFound);
-    assert_eq!(refused(nomad.update_task(&id, &Resources::default()).await), ErrorKind::NotFound);
-    assert_eq!(refused(nomad.exec(&id, &specs::exec(&["true"])).await), ErrorKind::NotFound);
+    assert!(nomad.sandboxes().list().unwrap().is_empty() && nomad.tasks().list().unwrap().is_empty());
+    assert_eq!(refused(nomad.sandboxes().find(&sandbox)), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.sandboxes().by_id(task.sandbox)), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.tasks().find(&id)), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.tasks().find(&id[..20])), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.tasks().wait(&id).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.tasks().start(&id).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.tasks().signal(&id, Signal::KILL).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.tasks().reopen_log(&id).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.tasks().update(&id, &Resources::default()).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.commands().exec(&id, &specs::exec(&["true"])).await), ErrorKind::NotFound);
     let squatter = specs::task(Owner::Nomad, "squatter", BUSYBOX, ENDLESS);
-    assert_eq!(refused(nomad.create_task(&sandbox, squatter).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.tasks().create(&sandbox, squatter).await), ErrorKind::NotFound);
     // Stopping and removing an invisible task succeeds, without an effect.
-    nomad.stop_task(&id, Duration::ZERO).await.unwrap();
-    nomad.remove_task(&id).await.unwrap();
-    nomad.stop_sandbox(&sandbox).await.unwrap();
-    nomad.remove_sandbox(&sandbox).await.unwrap();
+    nomad.tasks().stop(&id, Duration::ZERO).await.unwrap();
+    nomad.tasks().remove(&id).await.unwrap();
+    nomad.sandboxes().stop(&sandbox).await.unwrap();
+    nomad.sandboxes().remove(&sandbox).await.unwrap();
     assert!(node.fake.runs(task.id) && node.fake.signals(task.id).is_empty());
-    node.scope.stop_task(&id, Duration::ZERO).await.unwrap();
+    node.scope.tasks().stop(&id, Duration::ZERO).await.unwrap();
     // Names are per owner; the first event of an owner is its own.
-    let own = nomad.create_sandbox(specs::sandbox(Owner::Nomad, "pod")).await.unwrap();
+    let own = nomad.sandboxes().create(specs::sandbox(Owner::Nomad, "pod")).await.unwrap();
     assert_eq!(events.next().await.unwrap().map(|event| event.owner), Some(Owner::Nomad));
     assert_ne!(own.id, task.sandbox);
     node.agrees().await;
@@ -62,14 +62,14 @@ async fn image_content_is_visible_only_with_access() {
         handler: String::new(),
         owner: Owner::Kubernetes,
     };
-    let id = node.scope.pull_image(&request).await.unwrap();
-    assert!(node.scope.image_config(&id).await.unwrap().contains("linux"));
+    let id = node.scope.images().pull(&request).await.unwrap();
+    assert!(node.scope.images().config(&id).await.unwrap().contains("linux"));
     let nomad = node.gateway.scope(Owner::Nomad);
-    assert_eq!(refused(nomad.image_config(&id).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.images().config(&id).await), ErrorKind::NotFound);
     // Also not after its holder has released it, while the other uses it.
     node.fake.images().remove(private, Owner::Kubernetes, &|_, _| true).await.unwrap();
     for scope in [&nomad, &node.scope] {
-        assert_eq!(refused(scope.image_config(&id).await), ErrorKind::NotFound);
+        assert_eq!(refused(scope.images().config(&id).await), ErrorKind::NotFound);
     }
 }
 
@@ -82,7 +82,7 @@ async fn with_own_busybox() -> FakeNode {
         handler: String::new(),
         owner: Owner::Kubernetes,
     };
-    node.scope.pull_image(&pull).await.unwrap();
+    node.scope.images().pull(&pull).await.unwrap();
     node
 }
 
@@ -90,26 +90,26 @@ async fn with_own_busybox() -> FakeNode {
 async fn image_from_which_another_owner_creates_a_task_is_kept() {
     let node = with_own_busybox().await;
     let nomad = node.gateway.scope(Owner::Nomad);
-    let sandbox = nomad.create_sandbox(specs::sandbox(Owner::Nomad, "pod")).await.unwrap().id.to_string();
+    let sandbox = nomad.sandboxes().create(specs::sandbox(Owner::Nomad, "pod")).await.unwrap().id.to_string();
     for name in ["before it is looked up", "before it is in the table"] {
         let held = match name {
             "before it is looked up" => node.fake.hold(Method::CreateTask),
             _ => node.fake.hold_answer(Method::CreateTask),
         };
-        let task = nomad.create_task(&sandbox, specs::task(Owner::Nomad, name, BUSYBOX, ENDLESS));
+        let task = nomad.tasks().create(&sandbox, specs::task(Owner::Nomad, name, BUSYBOX, ENDLESS));
         let removed = async {
             held.arrived(1).await;
             // Under another spelling than that of the task's reference.
-            node.scope.remove_image("busybox").await.unwrap();
+            node.scope.images().remove("busybox").await.unwrap();
             held.release();
         };
         let (task, ()) = tokio::join!(task, removed);
         task.unwrap_or_else(|error| panic!("{name}: {}", error.report()));
-        assert!(nomad.image(BUSYBOX).await.unwrap().is_some(), "{name}");
+        assert!(nomad.images().find(BUSYBOX).await.unwrap().is_some(), "{name}");
     }
     // Its own tasks do not keep an image for an owner.
-    nomad.remove_image(BUSYBOX).await.unwrap();
-    assert_eq!(nomad.image(BUSYBOX).await.unwrap(), None);
+    nomad.images().remove(BUSYBOX).await.unwrap();
+    assert_eq!(nomad.images().find(BUSYBOX).await.unwrap(), None);
     node.is_sound();
 }
 
@@ -117,13 +117,13 @@ async fn image_from_which_another_owner_creates_a_task_is_kept() {
 async fn image_removal_goes_on_without_its_caller() {
     let node = with_own_busybox().await;
     let held = node.fake.hold(Method::RemoveImage);
-    let mut removal = Box::pin(node.scope.remove_image(BUSYBOX));
+    let mut removal = Box::pin(node.scope.images().remove(BUSYBOX));
     assert!(futures::poll!(&mut removal).is_pending());
     held.arrived(1).await;
     drop(removal);
     held.release();
     let gone = async {
-        while node.scope.image(BUSYBOX).await.unwrap().is_some() {
+        while node.scope.images().find(BUSYBOX).await.unwrap().is_some() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -135,10 +135,10 @@ async fn image_removal_goes_on_without_its_caller() {
 async fn spec_of_another_owner_is_an_internal_error() {
     let node = FakeNode::new().await;
     let nomad = node.gateway.scope(Owner::Nomad);
-    assert_eq!(refused(nomad.create_sandbox(sandbox_spec("pod")).await), ErrorKind::Internal);
+    assert_eq!(refused(nomad.sandboxes().create(sandbox_spec("pod")).await), ErrorKind::Internal);
     let sandbox = node.sandbox().await.id.to_string();
     let task = specs::task(Owner::Nomad, "task", BUSYBOX, ENDLESS);
-    assert_eq!(refused(node.scope.create_task(&sandbox, task).await), ErrorKind::Internal);
+    assert_eq!(refused(node.scope.tasks().create(&sandbox, task).await), ErrorKind::Internal);
     assert_eq!(node.fake.count(Method::CreateTask), 0);
 }
 
@@ -148,24 +148,24 @@ async fn id_is_found_by_unique_prefix() {
     let mut by_digit: BTreeMap<char, Vec<String>> = BTreeMap::new();
     // Of 17 ids, two begin with the same digit.
     for n in 0..17 {
-        let id = node.scope.create_sandbox(sandbox_spec(&n.to_string())).await.unwrap().id.to_string();
+        let id = node.scope.sandboxes().create(sandbox_spec(&n.to_string())).await.unwrap().id.to_string();
         by_digit.entry(id.chars().next().unwrap()).or_default().push(id);
     }
     for (digit, ids) in &by_digit {
-        let found = node.scope.sandbox(&digit.to_string());
+        let found = node.scope.sandboxes().find(&digit.to_string());
         match ids.as_slice() {
             [only] => assert_eq!(found.unwrap().id.to_string(), *only),
             _ => assert_eq!(refused(found), ErrorKind::InvalidArgument),
         }
         for id in ids {
-            assert_eq!(node.scope.sandbox(&id[..40]).unwrap().id.to_string(), *id);
+            assert_eq!(node.scope.sandboxes().find(&id[..40]).unwrap().id.to_string(), *id);
         }
     }
     for text in ["", "no id", &"f".repeat(64), &"f".repeat(65), &"G".repeat(64)] {
-        assert_eq!(refused(node.scope.sandbox(text)), ErrorKind::NotFound, "{text:?}");
-        assert_eq!(refused(node.scope.task(text)), ErrorKind::NotFound, "{text:?}");
-        node.scope.stop_sandbox(text).await.unwrap();
-        node.scope.remove_task(text).await.unwrap();
+        assert_eq!(refused(node.scope.sandboxes().find(text)), ErrorKind::NotFound, "{text:?}");
+        assert_eq!(refused(node.scope.tasks().find(text)), ErrorKind::NotFound, "{text:?}");
+        node.scope.sandboxes().stop(text).await.unwrap();
+        node.scope.tasks().remove(text).await.unwrap();
     }
 }
 
@@ -176,27 +176,27 @@ async fn nothing_is_served_before_recovery() {
     let id = TaskId::random().to_string();
     let away = ErrorKind::Unavailable;
     assert!(!node.gateway.is_recovered() && !scope.is_recovered());
-    assert_eq!(refused(scope.create_sandbox(sandbox_spec("pod")).await), away);
-    assert_eq!(refused(scope.create_task(&id, task_spec("task", ENDLESS)).await), away);
-    assert_eq!(refused(scope.sandboxes()), away);
-    assert_eq!(refused(scope.tasks()), away);
-    assert_eq!(refused(scope.images().await), away);
-    assert_eq!(refused(scope.sandbox(&id)), away);
-    assert_eq!(refused(scope.start_task(&id).await), away);
-    assert_eq!(refused(scope.wait_task(&id).await), away);
+    assert_eq!(refused(scope.sandboxes().create(sandbox_spec("pod")).await), away);
+    assert_eq!(refused(scope.tasks().create(&id, task_spec("task", ENDLESS)).await), away);
+    assert_eq!(refused(scope.sandboxes().list()), away);
+    assert_eq!(refused(scope.tasks().list()), away);
+    assert_eq!(refused(scope.images().list().await), away);
+    assert_eq!(refused(scope.sandboxes().find(&id)), away);
+    assert_eq!(refused(scope.tasks().start(&id).await), away);
+    assert_eq!(refused(scope.tasks().wait(&id).await), away);
     // Not even success is returned: a caller that believed it would forget the object.
-    assert_eq!(refused(scope.stop_task(&id, Duration::ZERO).await), away);
-    assert_eq!(refused(scope.remove_task(&id).await), away);
-    assert_eq!(refused(scope.stop_sandbox(&id).await), away);
-    assert_eq!(refused(scope.remove_sandbox(&id).await), away);
-    assert_eq!(refused(scope.task_stats(&[]).await), away);
+    assert_eq!(refused(scope.tasks().stop(&id, Duration::ZERO).await), away);
+    assert_eq!(refused(scope.tasks().remove(&id).await), away);
+    assert_eq!(refused(scope.sandboxes().stop(&id).await), away);
+    assert_eq!(refused(scope.sandboxes().remove(&id).await), away);
+    assert_eq!(refused(scope.tasks().stats(&[]).await), away);
     assert_eq!(scope.handlers().len(), 1);
     assert!(node.fake.calls().is_empty());
 
     node.fake.fail_next(Method::Recover, Error::unavailable("containerd is away"));
     assert_eq!(refused(node.gateway.recover().await), away);
-    assert_eq!(refused(scope.sandboxes()), away);
+    assert_eq!(refused(scope.sandboxes().list()), away);
     node.gateway.recover().await.unwrap();
-    assert!(scope.sandboxes().unwrap().is_empty());
+    assert!(scope.sandboxes().list().unwrap().is_empty());
     node.is_sound();
 }

@@ -61,9 +61,9 @@ impl DurableState {
         );
         runtime.block_on(async {
             let (_, inventories) = watch::channel(Some(Arc::new(devices())));
-            gateway.watch_devices(inventories);
+            gateway.devices().watch(inventories);
             gateway.recover().await.unwrap();
-            let mut view = gateway.scope(Owner::Nomad).devices();
+            let mut view = gateway.scope(Owner::Nomad).devices().subscribe();
             view.wait_for(Option::is_some).await.unwrap();
         });
         Life { runtime, gateway }
@@ -81,7 +81,7 @@ impl Life {
         let mut go = go.clone();
         self.runtime.spawn(async move {
             go.wait_for(|go| *go).await.unwrap();
-            scope.lease(&slots).await
+            scope.devices().lease(&slots).await
         })
     }
 
@@ -118,17 +118,17 @@ impl Life {
         let name = token.to_string();
         let mut spec = sandbox_spec("pod");
         (spec.meta.owner, spec.meta.name) = (owner, name.clone());
-        let sandbox = scope.create_sandbox(spec).await.unwrap();
+        let sandbox = scope.sandboxes().create(spec).await.unwrap();
         let mut spec = task_spec(&name, &["serve"]);
         spec.meta.owner = owner;
         let leases = vec![LeaseClaim::new(token)];
-        let task = scope.create_task(&sandbox.id.to_string(), TaskSpec { leases, ..spec }).await.unwrap();
-        scope.start_task(&task.id.to_string()).await.unwrap();
+        let task = scope.tasks().create(&sandbox.id.to_string(), TaskSpec { leases, ..spec }).await.unwrap();
+        scope.tasks().start(&task.id.to_string()).await.unwrap();
     }
 
     /// Checks that each slot has one owner; returns the leases by slot.
     fn holders(&self) -> BTreeMap<String, (Owner, BTreeSet<LeaseToken>)> {
-        let report = self.gateway.ledger_report();
+        let report = self.gateway.claims().report();
         let mut holders: BTreeMap<String, (Owner, BTreeSet<LeaseToken>)> = BTreeMap::new();
         for (token, lease) in report.devices.leases().filter(|(_, lease)| lease.holds()) {
             for slot in &lease.slots {
@@ -154,10 +154,10 @@ impl Life {
             for scope in Owner::ALL.map(|owner| self.gateway.scope(owner)) {
                 remove_all(&scope).await;
             }
-            let report = self.gateway.ledger_report();
+            let report = self.gateway.claims().report();
             for (token, lease) in report.devices.leases() {
                 match lease.state {
-                    LeaseState::Unbound { .. } => self.gateway.release_lease(token).await.unwrap(),
+                    LeaseState::Unbound { .. } => self.gateway.devices().release_lease(token).await.unwrap(),
                     LeaseState::Released { .. } => {}
                     LeaseState::Bound { .. } => panic!("its sandbox is gone: {lease:?}"),
                 }
@@ -172,8 +172,8 @@ impl Life {
 }
 
 async fn remove_all(scope: &Scope) {
-    for sandbox in scope.sandboxes().unwrap() {
-        scope.remove_sandbox(&sandbox.id.to_string()).await.unwrap();
+    for sandbox in scope.sandboxes().list().unwrap() {
+        scope.sandboxes().remove(&sandbox.id.to_string()).await.unwrap();
     }
 }
 
@@ -205,8 +205,9 @@ fn last_slot_has_one_owner_across_daemon_kills() {
         // The loser is still refused.
         for (slot, (owner, _)) in answered.iter().step_by(7) {
             let other = if *owner == Owner::Nomad { Owner::Kubernetes } else { Owner::Nomad };
-            let asked =
-                daemon.runtime.block_on(daemon.gateway.scope(other).lease(std::slice::from_ref(slot)));
+            let asked = daemon
+                .runtime
+                .block_on(daemon.gateway.scope(other).devices().lease(std::slice::from_ref(slot)));
             assert_eq!(asked.unwrap_err().kind(), ErrorKind::FailedPrecondition);
         }
         daemon.clear();
@@ -297,9 +298,9 @@ async fn recovered(store: &Arc<LateStore>) -> Gateway {
     let fake = Arc::new(Fake::new());
     let gateway = Gateway::with_leases(fake, Limits::default(), store.clone(), Operations::default());
     let (_, inventories) = watch::channel(Some(Arc::new(devices())));
-    gateway.watch_devices(inventories);
+    gateway.devices().watch(inventories);
     gateway.recover().await.unwrap();
-    let mut view = gateway.scope(Owner::Nomad).devices();
+    let mut view = gateway.scope(Owner::Nomad).devices().subscribe();
     view.wait_for(Option::is_some).await.unwrap();
     gateway
 }
@@ -311,12 +312,12 @@ async fn leases_that_cannot_be_read_at_first_are_read_later() {
     let token = LeaseToken::random();
     store.put(&StoredLease { token, owner: Owner::Nomad, slots: slots.clone() }).await.unwrap();
     let gateway = recovered(&store).await;
-    let leased = async |owner| gateway.scope(owner).lease(&slots).await;
-    assert!(!gateway.is_ledger_recovered());
+    let leased = async |owner| gateway.scope(owner).devices().lease(&slots).await;
+    assert!(!gateway.devices().is_recovered());
     // Whose lease it is cannot be known.
     assert_eq!(leased(Owner::Nomad).await.unwrap_err().kind(), ErrorKind::Unavailable);
     let read = async {
-        while !gateway.is_ledger_recovered() {
+        while !gateway.devices().is_recovered() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
@@ -331,6 +332,6 @@ async fn leases_that_can_never_be_read_are_not_read_again() {
     let store = LateStore::failing(&[ErrorKind::Internal, ErrorKind::FailedPrecondition]);
     let gateway = recovered(&store).await;
     tokio::time::sleep(Duration::from_hours(24)).await;
-    assert!(!gateway.is_ledger_recovered());
+    assert!(!gateway.devices().is_recovered());
     assert_eq!(store.reads(), 2);
 }

@@ -128,7 +128,7 @@ async fn take(node: &FakeNode, model: &mut Model, step: Step) {
         Step::CreateSandbox(key, record) => {
             let mut spec = specs::sandbox(OWNERS[key.0], &key.1.to_string());
             spec.meta.record = vec![record];
-            let made = scope(key).create_sandbox(spec).await;
+            let made = scope(key).sandboxes().create(spec).await;
             assert_eq!(made.as_ref().err().map(|error| error.kind()), model.create_sandbox(key, record));
             if let Ok(made) = made {
                 let held =
@@ -137,11 +137,11 @@ async fn take(node: &FakeNode, model: &mut Model, step: Step) {
             }
         }
         Step::StopSandbox(key) => {
-            scope(key).stop_sandbox(&model.sandbox_id(key)).await.unwrap();
+            scope(key).sandboxes().stop(&model.sandbox_id(key)).await.unwrap();
             model.stop_sandbox(key);
         }
         Step::RemoveSandbox(key) => {
-            scope(key).remove_sandbox(&model.sandbox_id(key)).await.unwrap();
+            scope(key).sandboxes().remove(&model.sandbox_id(key)).await.unwrap();
             model.sandboxes.remove(&key);
             model.tasks.retain(|_, task| task.home != key);
         }
@@ -149,7 +149,7 @@ async fn take(node: &FakeNode, model: &mut Model, step: Step) {
             let home = (key.0, home);
             let mut spec = specs::task(OWNERS[key.0], &key.1.to_string(), BUSYBOX, ENDLESS);
             spec.meta.record = vec![record];
-            let made = scope(key).create_task(&model.sandbox_id(home), spec).await;
+            let made = scope(key).tasks().create(&model.sandbox_id(home), spec).await;
             assert_eq!(made.as_ref().err().map(|error| error.kind()), model.create_task(key, home, record));
             if let Ok(made) = made {
                 let new = ModelTask { id: made.id, home, record, state: "created", untouched: true };
@@ -157,24 +157,24 @@ async fn take(node: &FakeNode, model: &mut Model, step: Step) {
             }
         }
         Step::StartTask(key) => {
-            let started = scope(key).start_task(&model.task_id(key)).await;
+            let started = scope(key).tasks().start(&model.task_id(key)).await;
             assert_eq!(started.err().map(|error| error.kind()), model.start_task(key));
         }
         Step::StopTask(key) => {
-            scope(key).stop_task(&model.task_id(key), Duration::from_secs(9)).await.unwrap();
+            scope(key).tasks().stop(&model.task_id(key), Duration::from_secs(9)).await.unwrap();
             if let Some(task) = model.tasks.get_mut(&key).filter(|task| task.state == "running") {
                 task.state = "exited";
             }
         }
         Step::RemoveTask(key) => {
-            scope(key).remove_task(&model.task_id(key)).await.unwrap();
+            scope(key).tasks().remove(&model.task_id(key)).await.unwrap();
             model.tasks.remove(&key);
         }
         Step::Exit(key, code) => {
             if let Some(task) = model.tasks.get_mut(&key).filter(|task| task.state == "running") {
                 task.state = "exited";
                 node.fake.exit(task.id, code).unwrap();
-                assert_eq!(scope(key).wait_task(&task.id.to_string()).await.unwrap().code, code);
+                assert_eq!(scope(key).tasks().wait(&task.id.to_string()).await.unwrap().code, code);
             }
         }
         Step::Kill => unreachable!("the caller does it"),
@@ -184,12 +184,17 @@ async fn take(node: &FakeNode, model: &mut Model, step: Step) {
 fn compare(node: &FakeNode, model: &Model) {
     for (number, owner) in OWNERS.into_iter().enumerate() {
         let scope = node.gateway.scope(owner);
-        let found: BTreeMap<_, _> =
-            scope.sandboxes().unwrap().iter().map(|sandbox| (sandbox.id, sandbox.state.is_ready())).collect();
+        let found: BTreeMap<_, _> = scope
+            .sandboxes()
+            .list()
+            .unwrap()
+            .iter()
+            .map(|sandbox| (sandbox.id, sandbox.state.is_ready()))
+            .collect();
         let own = model.sandboxes.iter().filter(|(key, _)| key.0 == number);
         assert_eq!(found, own.map(|(_, sandbox)| (sandbox.id, sandbox.ready)).collect());
         let found: BTreeMap<_, _> =
-            scope.tasks().unwrap().iter().map(|task| (task.id, task.state.as_str())).collect();
+            scope.tasks().list().unwrap().iter().map(|task| (task.id, task.state.as_str())).collect();
         let own = model.tasks.iter().filter(|(key, _)| key.0 == number);
         assert_eq!(found, own.map(|(_, task)| (task.id, task.state)).collect());
     }

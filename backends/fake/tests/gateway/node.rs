@@ -69,24 +69,24 @@ impl FakeNode {
     }
 
     pub(crate) async fn sandbox(&self) -> Arc<Sandbox> {
-        self.scope.create_sandbox(sandbox_spec("pod")).await.unwrap()
+        self.scope.sandboxes().create(sandbox_spec("pod")).await.unwrap()
     }
 
     /// A created task in a sandbox of its own.
     pub(crate) async fn task(&self, command: &[&str]) -> Arc<Task> {
         let sandbox = self.sandbox().await;
-        self.scope.create_task(&sandbox.id.to_string(), task_spec("task", command)).await.unwrap()
+        self.scope.tasks().create(&sandbox.id.to_string(), task_spec("task", command)).await.unwrap()
     }
 
     /// A started task in a sandbox of its own.
     pub(crate) async fn running(&self, command: &[&str]) -> Arc<Task> {
         let task = self.task(command).await;
-        self.scope.start_task(&task.id.to_string()).await.unwrap();
+        self.scope.tasks().start(&task.id.to_string()).await.unwrap();
         task
     }
 
     pub(crate) fn state(&self, id: TaskId) -> TaskState {
-        self.scope.task(&id.to_string()).unwrap().state.clone()
+        self.scope.tasks().find(&id.to_string()).unwrap().state.clone()
     }
 
     pub(crate) fn exit(&self, id: TaskId) -> Exit {
@@ -112,13 +112,13 @@ impl FakeNode {
         self.is_sound();
         let recovered = self.fake.recover().await.unwrap();
         let scopes = Owner::ALL.map(|owner| self.gateway.scope(owner));
-        let mut held: Vec<_> = scopes.iter().flat_map(|scope| scope.sandboxes().unwrap()).collect();
+        let mut held: Vec<_> = scopes.iter().flat_map(|scope| scope.sandboxes().list().unwrap()).collect();
         held.sort_by_key(|sandbox| sandbox.id);
         assert_eq!(held.len(), recovered.sandboxes.len());
         for (ours, theirs) in held.iter().zip(&recovered.sandboxes) {
             assert_eq!(**ours, *theirs);
         }
-        let mut held: Vec<_> = scopes.iter().flat_map(|scope| scope.tasks().unwrap()).collect();
+        let mut held: Vec<_> = scopes.iter().flat_map(|scope| scope.tasks().list().unwrap()).collect();
         held.sort_by_key(|task| task.id);
         assert_eq!(held.len(), recovered.tasks.len());
         for (ours, theirs) in held.iter().zip(&recovered.tasks) {

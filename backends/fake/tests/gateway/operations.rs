@@ -69,7 +69,7 @@ fn kubelet() -> Caller {
 async fn callers_of_one_creation_and_its_retry_are_one_operation() {
     let (node, observed) = observed(Fake::with_local_busybox().await);
     node.gateway.recover().await.unwrap();
-    let create = || kubelet().scope(node.scope.create_sandbox(sandbox_spec("pod")));
+    let create = || kubelet().scope(node.scope.sandboxes().create(sandbox_spec("pod")));
     let (first, second) = futures::future::join(create(), create()).await;
     assert_eq!(first.unwrap().id, second.unwrap().id);
     create().await.unwrap();
@@ -82,7 +82,7 @@ async fn parts_of_a_removal_are_no_operations() {
     node.gateway.recover().await.unwrap();
     let task = node.running(ENDLESS).await;
     observed.operations.lock().clear();
-    kubelet().scope(node.scope.remove_sandbox(&task.sandbox.to_string())).await.unwrap();
+    kubelet().scope(node.scope.sandboxes().remove(&task.sandbox.to_string())).await.unwrap();
     observed.assert_operations(&["remove_sandbox ok for cri"]);
     let steps = observed.steps.lock().clone();
     for step in
@@ -91,8 +91,8 @@ async fn parts_of_a_removal_are_no_operations() {
         assert!(steps.iter().any(|known| known == step), "{step} is not among {steps:?}");
     }
     // What is gone already is no operation.
-    node.scope.remove_sandbox(&task.sandbox.to_string()).await.unwrap();
-    node.scope.stop_task(&task.id.to_string(), Duration::ZERO).await.unwrap();
+    node.scope.sandboxes().remove(&task.sandbox.to_string()).await.unwrap();
+    node.scope.tasks().stop(&task.id.to_string(), Duration::ZERO).await.unwrap();
     assert_eq!(observed.operations.lock().len(), 1);
 }
 
@@ -102,7 +102,7 @@ async fn operation_continues_for_its_caller_who_has_gone() {
     node.gateway.recover().await.unwrap();
     let hold = node.fake.hold(Method::CreateSandbox);
     {
-        let create = kubelet().scope(node.scope.create_sandbox(sandbox_spec("pod")));
+        let create = kubelet().scope(node.scope.sandboxes().create(sandbox_spec("pod")));
         let mut create = Box::pin(create);
         assert!(futures::poll!(&mut create).is_pending());
         hold.arrived(1).await;
@@ -119,7 +119,7 @@ async fn failure_is_the_end_of_an_operation() {
     node.gateway.recover().await.unwrap();
     let sandbox = node.sandbox().await.id.to_string();
     node.fake.fail_next(Method::CreateTask, Error::unavailable("containerd is away"));
-    let create = node.scope.create_task(&sandbox, task_spec("task", ENDLESS));
+    let create = node.scope.tasks().create(&sandbox, task_spec("task", ENDLESS));
     kubelet().scope(create).await.unwrap_err();
     observed.assert_operations(&["create_sandbox ok for nobody", "create_task unavailable for cri"]);
 }

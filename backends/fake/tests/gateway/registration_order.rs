@@ -24,9 +24,9 @@ async fn node_with_a_device(limits: Limits) -> FakeNode {
     let group = DeviceGroup { devices: vec![device], ..DeviceGroup::new("acme", "tpu", "v2") };
     let group = DeviceGroup { resource: RESOURCE.to_owned(), ..group };
     let (_hardware, inventories) = watch::channel(Some(Arc::new(Inventory::of([group]))));
-    fake_node.gateway.watch_devices(inventories);
+    fake_node.gateway.devices().watch(inventories);
     fake_node.gateway.recover().await.unwrap();
-    fake_node.scope.devices().wait_for(Option::is_some).await.unwrap();
+    fake_node.scope.devices().subscribe().wait_for(Option::is_some).await.unwrap();
     fake_node
 }
 
@@ -34,8 +34,8 @@ async fn node_with_a_device(limits: Limits) -> FakeNode {
 async fn run(scope: &Scope, sandbox: &str, name: &str, token: LeaseToken) -> String {
     let leases = vec![LeaseClaim::new(token)];
     let spec = TaskSpec { leases, ..task_spec(name, ENDLESS) };
-    let task = scope.create_task(sandbox, spec).await.unwrap().id.to_string();
-    scope.start_task(&task).await.unwrap();
+    let task = scope.tasks().create(sandbox, spec).await.unwrap().id.to_string();
+    scope.tasks().start(&task).await.unwrap();
     task
 }
 
@@ -44,20 +44,24 @@ async fn resource_is_waiting_while_its_container_exited_or_is_pending() {
     let fake_node = node_with_a_device(Limits::default()).await;
     let scope = &fake_node.scope;
     let slot = ["acme-0".to_owned()];
-    let leased = scope.lease(&slot).await.unwrap();
-    let sandbox = scope.create_sandbox(sandbox_spec("pod")).await.unwrap().id.to_string();
+    let leased = scope.devices().lease(&slot).await.unwrap();
+    let sandbox = scope.sandboxes().create(sandbox_spec("pod")).await.unwrap().id.to_string();
     let init = run(scope, &sandbox, "init", leased.token).await;
-    scope.stop_task(&init, Duration::ZERO).await.unwrap();
+    scope.tasks().stop(&init, Duration::ZERO).await.unwrap();
     run(scope, &sandbox, "main", leased.token).await;
     assert_eq!(
-        scope.resources_in_use(LABEL)[RESOURCE],
+        scope.devices().resources_in_use(LABEL)[RESOURCE],
         ResourceUse::Waiting,
         "a kubelet checks init containers"
     );
-    scope.remove_task(&init).await.unwrap();
-    assert_eq!(scope.resources_in_use(LABEL)[RESOURCE], ResourceUse::Running);
-    scope.lease(&slot).await.unwrap();
-    assert_eq!(scope.resources_in_use(LABEL)[RESOURCE], ResourceUse::Waiting, "its successor is admitted");
+    scope.tasks().remove(&init).await.unwrap();
+    assert_eq!(scope.devices().resources_in_use(LABEL)[RESOURCE], ResourceUse::Running);
+    scope.devices().lease(&slot).await.unwrap();
+    assert_eq!(
+        scope.devices().resources_in_use(LABEL)[RESOURCE],
+        ResourceUse::Waiting,
+        "its successor is admitted"
+    );
 }
 
 /// A running attempt of a container with this lease.
@@ -65,8 +69,8 @@ async fn run_attempt(scope: &Scope, sandbox: &str, name: &str, attempt: u32, tok
     let leases = vec![LeaseClaim::new(token)];
     let mut spec = TaskSpec { leases, ..task_spec(&format!("{name}_{attempt}_{sandbox}"), ENDLESS) };
     spec.meta.labels.insert(LABEL.to_owned(), name.to_owned());
-    let task = scope.create_task(sandbox, spec).await.unwrap().id.to_string();
-    scope.start_task(&task).await.unwrap();
+    let task = scope.tasks().create(sandbox, spec).await.unwrap().id.to_string();
+    scope.tasks().start(&task).await.unwrap();
     task
 }
 
@@ -74,32 +78,32 @@ async fn run_attempt(scope: &Scope, sandbox: &str, name: &str, attempt: u32, tok
 async fn sandbox_of(scope: &Scope, uid: &str, attempt: u32) -> String {
     let host_ports = HostPorts { group: uid.to_owned(), ports: Vec::new() };
     let spec = SandboxSpec { host_ports, ..sandbox_spec(&format!("{uid}_{attempt}")) };
-    scope.create_sandbox(spec).await.unwrap().id.to_string()
+    scope.sandboxes().create(spec).await.unwrap().id.to_string()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_restarted_container_waits_only_while_its_newest_attempt_has_ended() {
     let fake_node = node_with_a_device(Limits::default()).await;
     let scope = &fake_node.scope;
-    let resource_use = || scope.resources_in_use(LABEL)[RESOURCE];
-    let token = scope.lease(&["acme-0".to_owned()]).await.unwrap().token;
+    let resource_use = || scope.devices().resources_in_use(LABEL)[RESOURCE];
+    let token = scope.devices().lease(&["acme-0".to_owned()]).await.unwrap().token;
     let sandbox = sandbox_of(scope, "u-1", 0).await;
     let init = run_attempt(scope, &sandbox, "init", 0, token).await;
-    scope.stop_task(&init, Duration::ZERO).await.unwrap();
+    scope.tasks().stop(&init, Duration::ZERO).await.unwrap();
     let first = run_attempt(scope, &sandbox, "main", 0, token).await;
     assert_eq!(resource_use(), ResourceUse::Waiting, "no attempt of the init container runs");
-    scope.remove_task(&init).await.unwrap();
+    scope.tasks().remove(&init).await.unwrap();
     assert_eq!(resource_use(), ResourceUse::Running);
 
-    scope.stop_task(&first, Duration::ZERO).await.unwrap();
+    scope.tasks().stop(&first, Duration::ZERO).await.unwrap();
     assert_eq!(resource_use(), ResourceUse::Waiting);
     let second = run_attempt(scope, &sandbox, "main", 1, token).await;
     assert_eq!(resource_use(), ResourceUse::Ended, "it runs, and has an ended predecessor");
-    scope.stop_task(&second, Duration::ZERO).await.unwrap();
+    scope.tasks().stop(&second, Duration::ZERO).await.unwrap();
     assert_eq!(resource_use(), ResourceUse::Waiting);
-    scope.remove_task(&first).await.unwrap();
+    scope.tasks().remove(&first).await.unwrap();
     run_attempt(scope, &sandbox, "main", 2, token).await;
-    scope.remove_task(&second).await.unwrap();
+    scope.tasks().remove(&second).await.unwrap();
     assert_eq!(resource_use(), ResourceUse::Running);
 }
 
@@ -109,17 +113,17 @@ async fn the_containers_of_a_replaced_sandbox_are_attempts_of_those_of_its_succe
     let restart_grace = limits.restart_grace;
     let fake_node = node_with_a_device(limits).await;
     let scope = &fake_node.scope;
-    let resource_use = || scope.resources_in_use(LABEL)[RESOURCE];
-    let token = scope.lease(&["acme-0".to_owned()]).await.unwrap().token;
+    let resource_use = || scope.devices().resources_in_use(LABEL)[RESOURCE];
+    let token = scope.devices().lease(&["acme-0".to_owned()]).await.unwrap().token;
     let replaced = sandbox_of(scope, "u-1", 0).await;
     run_attempt(scope, &replaced, "main", 0, token).await;
-    scope.stop_sandbox(&replaced).await.unwrap();
+    scope.sandboxes().stop(&replaced).await.unwrap();
     tokio::time::sleep(restart_grace + Duration::from_secs(2)).await;
     assert_eq!(resource_use(), ResourceUse::Ended, "its pod is probably gone");
 
     let other = sandbox_of(scope, "u-2", 0).await;
     assert_eq!(resource_use(), ResourceUse::Ended, "another pod does not start its containers");
-    scope.stop_sandbox(&other).await.unwrap();
+    scope.sandboxes().stop(&other).await.unwrap();
     let successor = sandbox_of(scope, "u-1", 1).await;
     assert_eq!(resource_use(), ResourceUse::Waiting, "its containers are to be created again");
     run_attempt(scope, &successor, "main", 0, token).await;
@@ -132,22 +136,22 @@ async fn resource_is_in_use_from_lease_until_end_of_grace() {
     let restart_grace = limits.restart_grace;
     let fake_node = node_with_a_device(limits).await;
     let scope = &fake_node.scope;
-    let in_use = || scope.resources_in_use(LABEL).into_iter().collect::<Vec<_>>();
+    let in_use = || scope.devices().resources_in_use(LABEL).into_iter().collect::<Vec<_>>();
     let resource = RESOURCE.to_owned();
     assert_eq!(in_use(), []);
 
-    let leased = scope.lease(&["acme-0".to_owned()]).await.unwrap();
+    let leased = scope.devices().lease(&["acme-0".to_owned()]).await.unwrap();
     assert_eq!(in_use(), [(resource.clone(), ResourceUse::Waiting)], "a pod is being admitted");
 
-    let sandbox = scope.create_sandbox(sandbox_spec("pod")).await.unwrap().id.to_string();
+    let sandbox = scope.sandboxes().create(sandbox_spec("pod")).await.unwrap().id.to_string();
     let task = run(scope, &sandbox, "main", leased.token).await;
     assert_eq!(in_use(), [(resource.clone(), ResourceUse::Running)]);
 
-    scope.stop_task(&task, Duration::ZERO).await.unwrap();
+    scope.tasks().stop(&task, Duration::ZERO).await.unwrap();
     assert_eq!(in_use(), [(resource.clone(), ResourceUse::Waiting)], "its container is started again");
 
-    scope.remove_task(&task).await.unwrap();
-    scope.stop_sandbox(&sandbox).await.unwrap();
+    scope.tasks().remove(&task).await.unwrap();
+    scope.sandboxes().stop(&sandbox).await.unwrap();
     assert_eq!(in_use(), [(resource, ResourceUse::Waiting)], "its pod may get another sandbox");
     tokio::time::sleep(restart_grace + Duration::from_secs(2)).await;
     assert_eq!(in_use(), [], "the lease is remembered, and keeps its slots from nobody");

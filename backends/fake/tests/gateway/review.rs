@@ -18,10 +18,10 @@ async fn reads_by_id_are_rejected_for_other_owners() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let nomad = node.gateway.scope(Owner::Nomad);
-    assert!(nomad.task_stats(&[task.id]).await.unwrap().is_empty());
-    assert_eq!(refused(nomad.inspect_task(task.id).await), ErrorKind::NotFound);
-    assert_eq!(refused(nomad.sandbox_stats(task.sandbox).await), ErrorKind::NotFound);
-    assert_eq!(refused(nomad.inspect_sandbox(task.sandbox).await), ErrorKind::NotFound);
+    assert!(nomad.tasks().stats(&[task.id]).await.unwrap().is_empty());
+    assert_eq!(refused(nomad.tasks().inspect(task.id).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.sandboxes().stats(task.sandbox).await), ErrorKind::NotFound);
+    assert_eq!(refused(nomad.sandboxes().inspect(task.sandbox).await), ErrorKind::NotFound);
 }
 
 #[tokio::test]
@@ -32,12 +32,12 @@ async fn update_continues_when_its_caller_is_dropped() {
     let limits = Resources { cpu_shares: Some(CpuShares::clamped(100)), ..Resources::default() };
     let hold = node.fake.hold_answer(Method::UpdateTask);
     {
-        let mut gone = pin!(node.scope.update_task(&id, &limits));
+        let mut gone = pin!(node.scope.tasks().update(&id, &limits));
         assert!(poll!(&mut gone).is_pending());
         hold.arrived(1).await;
     }
     hold.release();
-    until(|| node.scope.task(&id).unwrap().details.resources == limits).await;
+    until(|| node.scope.tasks().find(&id).unwrap().details.resources == limits).await;
     node.agrees().await;
 }
 
@@ -49,14 +49,14 @@ async fn concurrent_updates_both_take_effect() {
     let shares = Resources { cpu_shares: Some(CpuShares::clamped(100)), ..Resources::default() };
     let hold = node.fake.hold(Method::UpdateTask);
     let mut both = pin!(async {
-        tokio::join!(node.scope.update_task(&id, &memory), node.scope.update_task(&id, &shares))
+        tokio::join!(node.scope.tasks().update(&id, &memory), node.scope.tasks().update(&id, &shares))
     });
     assert!(poll!(&mut both).is_pending());
     hold.arrived(1).await;
     hold.release();
     both.await.0.unwrap();
     let expected = Resources { cpu_shares: Some(CpuShares::clamped(100)), ..memory.clone() };
-    assert_eq!(node.scope.task(&id).unwrap().details.resources, expected);
+    assert_eq!(node.scope.tasks().find(&id).unwrap().details.resources, expected);
     node.agrees().await;
 }
 
@@ -66,10 +66,10 @@ async fn update_and_removal_are_serialised() {
     let id = node.running(ENDLESS).await.id.to_string();
     let limits = Resources { cpu_shares: Some(CpuShares::clamped(100)), ..Resources::default() };
     let hold = node.fake.hold(Method::UpdateTask);
-    let mut update = pin!(node.scope.update_task(&id, &limits));
+    let mut update = pin!(node.scope.tasks().update(&id, &limits));
     assert!(poll!(&mut update).is_pending());
     hold.arrived(1).await;
-    let mut remove = pin!(node.scope.remove_task(&id));
+    let mut remove = pin!(node.scope.tasks().remove(&id));
     let _ = tokio::time::timeout(Duration::from_secs(1), &mut remove).await;
     drop(hold);
     let _ = update.await;
@@ -82,8 +82,8 @@ async fn failed_removal_of_a_created_task_can_be_retried() {
     let task = node.task(ENDLESS).await;
     let id = task.id.to_string();
     node.fake.fail_next(Method::RemoveTask, Error::unavailable("containerd is away"));
-    assert_eq!(refused(node.scope.remove_task(&id).await), ErrorKind::Unavailable);
-    node.scope.remove_task(&id).await.unwrap();
+    assert_eq!(refused(node.scope.tasks().remove(&id).await), ErrorKind::Unavailable);
+    node.scope.tasks().remove(&id).await.unwrap();
     node.agrees().await;
 }
 
@@ -92,10 +92,10 @@ async fn stop_during_sandbox_removal_succeeds() {
     let node = FakeNode::new().await;
     let id = node.sandbox().await.id.to_string();
     let hold = node.fake.hold(Method::RemoveSandbox);
-    let mut remove = pin!(node.scope.remove_sandbox(&id));
+    let mut remove = pin!(node.scope.sandboxes().remove(&id));
     assert!(poll!(&mut remove).is_pending());
     hold.arrived(1).await;
-    node.scope.stop_sandbox(&id).await.unwrap();
+    node.scope.sandboxes().stop(&id).await.unwrap();
     hold.release();
     remove.await.unwrap();
 }
@@ -106,8 +106,8 @@ async fn failed_stop_signal_is_sent_on_retry() {
     let task = node.running(ENDLESS).await;
     let id = task.id.to_string();
     node.fake.fail_next(Method::SignalTask, Error::unavailable("containerd is away"));
-    assert_eq!(refused(node.scope.stop_task(&id, LONG).await), ErrorKind::Unavailable);
-    node.scope.stop_task(&id, LONG).await.unwrap();
+    assert_eq!(refused(node.scope.tasks().stop(&id, LONG).await), ErrorKind::Unavailable);
+    node.scope.tasks().stop(&id, LONG).await.unwrap();
     assert_eq!(node.exit(task.id).code, 143);
 }
 
@@ -118,9 +118,9 @@ async fn retried_create_joins_although_its_pid_target_exited() {
     let mut spec = task_spec("debugger", ENDLESS);
     spec.pid = PidMode::Target(target.id);
     let sandbox = target.sandbox.to_string();
-    let made = node.scope.create_task(&sandbox, spec.clone()).await.unwrap();
-    node.scope.stop_task(&target.id.to_string(), Duration::ZERO).await.unwrap();
-    assert_eq!(node.scope.create_task(&sandbox, spec).await.unwrap().id, made.id);
+    let made = node.scope.tasks().create(&sandbox, spec.clone()).await.unwrap();
+    node.scope.tasks().stop(&target.id.to_string(), Duration::ZERO).await.unwrap();
+    assert_eq!(node.scope.tasks().create(&sandbox, spec).await.unwrap().id, made.id);
 }
 
 #[tokio::test]
@@ -130,10 +130,10 @@ async fn name_of_a_task_being_removed_stays_reserved() {
     let sandbox = task.sandbox.to_string();
     let id = task.id.to_string();
     let hold = node.fake.hold(Method::RemoveTask);
-    let mut remove = pin!(node.scope.remove_task(&id));
+    let mut remove = pin!(node.scope.tasks().remove(&id));
     assert!(poll!(&mut remove).is_pending());
     hold.arrived(1).await;
-    let again = node.scope.create_task(&sandbox, task_spec("task", ENDLESS)).await;
+    let again = node.scope.tasks().create(&sandbox, task_spec("task", ENDLESS)).await;
     assert_eq!(refused(again), ErrorKind::AlreadyExists);
     hold.release();
     remove.await.unwrap();

@@ -24,7 +24,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// A call to start a task, as a frontend makes it: it ends if the handler is aborted.
 fn call(node: &FakeNode, task: TaskId) -> JoinHandle<Result<()>> {
     let scope = node.scope.clone();
-    tokio::spawn(async move { scope.start_task(&task.to_string()).await })
+    tokio::spawn(async move { scope.tasks().start(&task.to_string()).await })
 }
 
 /// Starts a task, and drops the call once this many calls of the backend are held.
@@ -43,7 +43,7 @@ async fn withdrawn_start_never_runs_beside_the_next_attempt() {
     let hold = node.fake.hold(Method::StartTask);
     withdrawn(&node, first.id, &hold, 1).await;
     let sandbox = first.sandbox.to_string();
-    let next = node.scope.create_task(&sandbox, task_spec("next", ENDLESS)).await.unwrap();
+    let next = node.scope.tasks().create(&sandbox, task_spec("next", ENDLESS)).await.unwrap();
     let started = call(&node, next.id);
     hold.arrived(2).await;
     hold.release();
@@ -67,7 +67,7 @@ async fn joined_start_outlives_its_first_caller() {
     let first = call(&node, task.id);
     hold.arrived(1).await;
     let id = task.id.to_string();
-    let mut second = pin!(node.scope.start_task(&id));
+    let mut second = pin!(node.scope.tasks().start(&id));
     assert!(poll!(&mut second).is_pending());
     first.abort();
     first.await.unwrap_err();
@@ -99,7 +99,7 @@ async fn start_withdrawn_while_it_waits_leaves_the_task_created() {
     node.gateway.recover().await.unwrap();
     let other = node.task(ENDLESS).await;
     let sandbox = other.sandbox.to_string();
-    let task = node.scope.create_task(&sandbox, task_spec("waiting", ENDLESS)).await.unwrap();
+    let task = node.scope.tasks().create(&sandbox, task_spec("waiting", ENDLESS)).await.unwrap();
     // It waits for a permit, which the start of the other task has.
     let hold = node.fake.hold(Method::StartTask);
     let begun = call(&node, other.id);
@@ -113,17 +113,17 @@ async fn start_withdrawn_while_it_waits_leaves_the_task_created() {
     // It waits for an update of the same task.
     let hold = node.fake.hold(Method::UpdateTask);
     let id = task.id.to_string();
-    let mut update = pin!(node.scope.update_task(&id, TaskUpdate::default()));
+    let mut update = pin!(node.scope.tasks().update(&id, TaskUpdate::default()));
     assert!(poll!(&mut update).is_pending());
     hold.arrived(1).await;
     {
-        let mut waiting = pin!(node.scope.start_task(&id));
+        let mut waiting = pin!(node.scope.tasks().start(&id));
         assert!(poll!(&mut waiting).is_pending());
     }
     hold.release();
     update.await.unwrap();
     assert_eq!((node.state(task.id), node.fake.count(Method::StartTask)), (TaskState::Created, 1));
-    node.scope.start_task(&id).await.unwrap();
+    node.scope.tasks().start(&id).await.unwrap();
     node.agrees().await;
 }
 
@@ -136,7 +136,11 @@ async fn stop_and_removal_wait_for_the_end_of_a_withdrawn_start() {
         let hold = node.fake.hold_answer(Method::StartTask);
         withdrawn(&node, task.id, &hold, 1).await;
         let ended = async {
-            if removed { node.scope.remove_task(&id).await } else { node.scope.stop_task(&id, LONG).await }
+            if removed {
+                node.scope.tasks().remove(&id).await
+            } else {
+                node.scope.tasks().stop(&id, LONG).await
+            }
         };
         let mut ended = pin!(ended);
         assert!(poll!(&mut ended).is_pending());
@@ -157,13 +161,13 @@ async fn caller_of_a_withdrawn_start_is_told_of_its_end() {
     let id = task.id.to_string();
     let hold = node.fake.hold(Method::StartTask);
     withdrawn(&node, task.id, &hold, 1).await;
-    let mut late = pin!(node.scope.start_task(&id));
+    let mut late = pin!(node.scope.tasks().start(&id));
     assert!(poll!(&mut late).is_pending());
     hold.release();
     let told = late.await.unwrap_err();
     let gone = "everybody who asked for it has gone away, so it was given up";
     assert_eq!((told.kind(), told.report()), (ErrorKind::Cancelled, format!("start task {id}: {gone}")));
-    assert_eq!(refused(node.scope.start_task(&id).await), ErrorKind::FailedPrecondition);
+    assert_eq!(refused(node.scope.tasks().start(&id).await), ErrorKind::FailedPrecondition);
     assert_eq!(node.fake.count(Method::StartTask), 1);
     node.is_sound();
     // Once the program was executed, it runs on for who has joined.
@@ -172,7 +176,7 @@ async fn caller_of_a_withdrawn_start_is_told_of_its_end() {
     let id = task.id.to_string();
     let hold = node.fake.hold_answer(Method::StartTask);
     withdrawn(&node, task.id, &hold, 1).await;
-    let mut late = pin!(node.scope.start_task(&id));
+    let mut late = pin!(node.scope.tasks().start(&id));
     assert!(poll!(&mut late).is_pending());
     hold.release();
     late.await.unwrap();
@@ -222,13 +226,13 @@ async fn start_of_a_predecessor_is_unattended_until_its_outcome_is_known() {
         until(|| node.state(task) != TaskState::Unattended).await;
         assert_eq!((node.state(task).is_running(), node.fake.runs(task)), (runs, runs));
         // A repeated request finds the start, or makes it.
-        let again = node.scope.start_task(&task.to_string()).await;
+        let again = node.scope.tasks().start(&task.to_string()).await;
         assert_eq!(
             again.map_err(|error| error.kind()),
             if runs { Err(ErrorKind::FailedPrecondition) } else { Ok(()) }
         );
         node.fake.exit(task, 4).unwrap();
-        assert_eq!(node.scope.wait_task(&task.to_string()).await.unwrap().code, 4);
+        assert_eq!(node.scope.tasks().wait(&task.to_string()).await.unwrap().code, 4);
         node.agrees().await;
     }
 }
@@ -238,7 +242,7 @@ async fn repeated_start_gets_the_outcome_of_a_predecessors_start() {
     for runs in [false, true] {
         let (node, task, hold) = pending(runs).await;
         let id = task.to_string();
-        let mut again = pin!(node.scope.start_task(&id));
+        let mut again = pin!(node.scope.tasks().start(&id));
         assert!(poll!(&mut again).is_pending());
         hold.arrived(1).await;
         hold.release();
@@ -254,7 +258,7 @@ async fn stop_waits_for_the_outcome_of_a_predecessors_start() {
     for runs in [false, true] {
         let (node, task, hold) = pending(runs).await;
         let id = task.to_string();
-        let mut stop = pin!(node.scope.stop_task(&id, Duration::ZERO));
+        let mut stop = pin!(node.scope.tasks().stop(&id, Duration::ZERO));
         assert!(poll!(&mut stop).is_pending());
         hold.arrived(1).await;
         hold.release();
@@ -293,12 +297,12 @@ async fn removal_kills_a_task_that_is_started_before_its_turn() {
     let task = node.task(&["ignore-term"]).await;
     let id = task.id.to_string();
     let hold = node.fake.hold(Method::UpdateTask);
-    let mut update = pin!(node.scope.update_task(&id, TaskUpdate::default()));
+    let mut update = pin!(node.scope.tasks().update(&id, TaskUpdate::default()));
     assert!(poll!(&mut update).is_pending());
     hold.arrived(1).await;
     // Both wait for the update. The removal is the first to look, and finds nothing to kill; then it is the
     // start's turn.
-    let mut removal = pin!(node.scope.remove_task(&id));
+    let mut removal = pin!(node.scope.tasks().remove(&id));
     assert!(poll!(&mut removal).is_pending());
     until(|| waiting(&operations) == 1).await;
     let start = call(&node, task.id);
@@ -307,7 +311,7 @@ async fn removal_kills_a_task_that_is_started_before_its_turn() {
     removal.await.unwrap();
     start.await.unwrap().unwrap();
     assert_eq!(node.fake.count(Method::StartTask), 1);
-    assert_eq!(refused(node.scope.task(&id)), ErrorKind::NotFound);
+    assert_eq!(refused(node.scope.tasks().find(&id)), ErrorKind::NotFound);
     update.await.unwrap();
     node.agrees().await;
 }

@@ -71,34 +71,40 @@ async fn perform(node: &FakeNode, (deed, name, pause): (Deed, u8, u64)) {
     let pod = format!("pod {name}");
     let container = format!("task {name}");
     tokio::time::sleep(Duration::from_millis(pause)).await;
-    let sandboxes = scope.sandboxes().unwrap();
+    let sandboxes = scope.sandboxes().list().unwrap();
     let pod_id = sandboxes.iter().find(|one| one.meta.name == pod).map(|one| one.id.to_string());
-    let tasks = scope.tasks().unwrap();
+    let tasks = scope.tasks().list().unwrap();
     let task: Option<TaskId> = tasks.iter().find(|one| one.meta.name == container).map(|one| one.id);
     let task_id = task.map_or_else(String::new, |id| id.to_string());
     let pod_id = pod_id.unwrap_or_default();
     let patience = Duration::from_millis(pause * 1000);
     // The result of each depends on the others, so the round is checked as a whole.
     match deed {
-        Deed::CreateSandbox => drop(scope.create_sandbox(sandbox_spec(&pod)).await),
-        Deed::StopSandbox => drop(scope.stop_sandbox(&pod_id).await),
-        Deed::RemoveSandbox => drop(scope.remove_sandbox(&pod_id).await),
+        Deed::CreateSandbox => drop(scope.sandboxes().create(sandbox_spec(&pod)).await),
+        Deed::StopSandbox => drop(scope.sandboxes().stop(&pod_id).await),
+        Deed::RemoveSandbox => drop(scope.sandboxes().remove(&pod_id).await),
         Deed::CreateTask => {
             let command = if pause == 0 { &["ignore-term"] } else { ENDLESS };
-            drop(scope.create_task(&pod_id, task_spec(&container, command)).await);
+            drop(scope.tasks().create(&pod_id, task_spec(&container, command)).await);
         }
-        Deed::StartTask => drop(scope.start_task(&task_id).await),
-        Deed::StopTask => drop(scope.stop_task(&task_id, patience).await),
-        Deed::RemoveTask => drop(scope.remove_task(&task_id).await),
+        Deed::StartTask => drop(scope.tasks().start(&task_id).await),
+        Deed::StopTask => drop(scope.tasks().stop(&task_id, patience).await),
+        Deed::RemoveTask => drop(scope.tasks().remove(&task_id).await),
         // A task may run forever: this waiter gives up.
-        Deed::Wait => drop(tokio::time::timeout(patience, scope.wait_task(&task_id)).await),
+        Deed::Wait => drop(tokio::time::timeout(patience, scope.tasks().wait(&task_id)).await),
         Deed::Exit => drop(task.map(|id| node.fake.exit(id, 1))),
     }
 }
 
 async fn settled(node: &FakeNode) {
-    let wrong =
-        || node.scope.tasks().unwrap().iter().any(|task| task.state.is_running() != node.fake.runs(task.id));
+    let wrong = || {
+        node.scope
+            .tasks()
+            .list()
+            .unwrap()
+            .iter()
+            .any(|task| task.state.is_running() != node.fake.runs(task.id))
+    };
     for _ in 0..1000 {
         if !wrong() {
             return;
@@ -137,8 +143,8 @@ proptest! {
                 node.is_sound();
             }
             let node = node.killed().await;
-            for sandbox in node.scope.sandboxes().unwrap() {
-                node.scope.remove_sandbox(&sandbox.id.to_string()).await.unwrap();
+            for sandbox in node.scope.sandboxes().list().unwrap() {
+                node.scope.sandboxes().remove(&sandbox.id.to_string()).await.unwrap();
             }
             assert_eq!(node.fake.remaining_objects(), Vec::<String>::new());
             node.agrees().await;

@@ -1,15 +1,17 @@
 //! Further processes in running tasks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
 
-use super::Scope;
+use super::access::OwnerAccess;
+use super::context::Context;
 use crate::backend::{CUT_PATIENCE, ExecControl, ExecPlace, ExecProcess};
 use crate::error::{Error, Reason, Result};
-use crate::id::TaskId;
+use crate::id::{Owner, TaskId};
 use crate::object::Task;
 use crate::operation::{OperationKind, Subject, step};
 use crate::spec::{ExecSpec, Signal};
@@ -18,10 +20,9 @@ use crate::stream::Source;
 mod bounds;
 mod drain;
 
-use bounds::OutputCharge;
-pub(super) use bounds::{CommandCounts, OutputBudget};
+use bounds::{CommandCounts, OutputBudget, OutputCharge};
 
-/// How much of each stream [`Scope::exec_sync`] keeps; the rest is read and discarded.
+/// How much of each stream [`ScopedCommands::exec_sync`] keeps; the rest is read and discarded.
 pub(crate) const OUTPUT_LIMIT: usize = 16 << 20;
 
 /// How long a start may take, with its wait for a place at the backend.
@@ -50,28 +51,37 @@ pub struct ExecOutput {
     pub stderr: Bytes,
 }
 
-impl Scope {
-    /// Starts a further process in a running task, with its streams. Dropping the returned value kills the
-    /// process.
-    ///
-    /// # Errors
-    /// `NotFound`; `FailedPrecondition` if the task does not run; `ResourceExhausted` if too many commands
-    /// run in it; `Unavailable` if it was not started in time, which says nothing about the command; those of [`ExecBackend::exec`](crate::backend::ExecBackend::exec).
-    pub async fn exec(&self, id: &str, spec: &ExecSpec) -> Result<ExecProcess> {
-        if spec.command.is_empty() {
-            return Err(Error::invalid("cmd", "a command is needed"));
-        }
-        let task = self.running_task(id)?;
-        let operation = self.begin(OperationKind::Exec, self.command_subject(&task, spec));
-        operation.run(self.exec_in(&task, spec)).await
+/// The commands that run in tasks, and their output that callers wait for.
+#[derive(Debug)]
+pub struct Commands {
+    context: Arc<Context>,
+    exec_counts: CommandCounts,
+    /// Output of commands that is being collected for `exec_sync` callers.
+    exec_output: OutputBudget,
+}
+
+/// Commands in the tasks of one owner.
+#[derive(Debug, Clone, Copy)]
+pub struct ScopedCommands<'s> {
+    access: &'s OwnerAccess,
+    commands: &'s Commands,
+}
+
+// === impl Commands ===
+
+impl Commands {
+    /// Without commands.
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        Self { context, exec_counts: CommandCounts::default(), exec_output: OutputBudget::default() }
     }
 
+    /// Has the backend start a command, as soon as there is a place for it in its task.
     async fn exec_in(&self, task: &Task, spec: &ExecSpec) -> Result<ExecProcess> {
-        let shared = &self.gateway.shared;
-        let permit = shared.exec_counts.acquire(task.id, shared.limits.get().exec_per_task).await?;
+        let context = &self.context;
+        let permit = self.exec_counts.acquire(task.id, context.limits.get().exec_per_task).await?;
         let place = ExecPlace::new(permit);
         let start = async {
-            let started = tokio::time::timeout(START_LIMIT, shared.backend.exec(task.id, spec, place)).await;
+            let started = tokio::time::timeout(START_LIMIT, context.backend.exec(task.id, spec, place)).await;
             started.map_err(|_| {
                 let why = "does the runtime hang, or are very many others being started on this node?";
                 Error::unavailable(format!("the command was not started within {START_LIMIT:?}: {why}"))
@@ -80,10 +90,70 @@ impl Scope {
         step("start_command", start).await
     }
 
+    /// Reads an output stream of a command in a task of this owner to its end.
+    async fn collect(
+        &self,
+        (owner, task): (Owner, TaskId),
+        stream: Option<Source>,
+        keep: Retain,
+    ) -> Result<Collected<'_>> {
+        let mut taken = self.exec_output.charge(owner, task, self.context.limits.get().exec_output_bytes);
+        let mut kept = BytesMut::new();
+        let Some(mut stream) = stream else { return Ok(Collected { bytes: kept, _charge: taken }) };
+        let mut chunk = BytesMut::with_capacity(64 << 10);
+        loop {
+            chunk.clear();
+            let read = stream
+                .read_buf(&mut chunk)
+                .await
+                .map_err(|error| Error::internal("read the output of a command").with_source(error))?;
+            if read == 0 {
+                return Ok(Collected { bytes: kept, _charge: taken });
+            }
+            match keep {
+                Retain::First(limit) => {
+                    let room = limit - kept.len();
+                    chunk.truncate(room);
+                    taken.resize(kept.len() + chunk.len())?;
+                    kept.extend_from_slice(&chunk);
+                }
+                Retain::Last(limit) => {
+                    taken.resize(kept.len() + chunk.len())?;
+                    kept.extend_from_slice(&chunk);
+                    kept.advance(kept.len().saturating_sub(limit));
+                    taken.resize(kept.len())?;
+                }
+            }
+        }
+    }
+}
+
+// === impl ScopedCommands ===
+
+impl<'s> ScopedCommands<'s> {
+    pub(super) const fn new(access: &'s OwnerAccess, commands: &'s Commands) -> Self {
+        Self { access, commands }
+    }
+
+    /// Starts a further process in a running task, with its streams. Dropping the returned value kills the
+    /// process.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if the task does not run; `ResourceExhausted` if too many commands
+    /// run in it; `Unavailable` if it was not started in time, which says nothing about the command; those of [`ExecBackend::exec`](crate::backend::ExecBackend::exec).
+    pub async fn exec(self, id: &str, spec: &ExecSpec) -> Result<ExecProcess> {
+        if spec.command.is_empty() {
+            return Err(Error::invalid("cmd", "a command is needed"));
+        }
+        let task = self.access.running_task(id)?;
+        let operation = self.access.begin(OperationKind::Exec, self.command_subject(&task, spec));
+        operation.run(self.commands.exec_in(&task, spec)).await
+    }
+
     /// The subject of a command in a task. Of the command only the program is shown: arguments may be secret.
-    fn command_subject(&self, task: &Task, spec: &ExecSpec) -> Subject {
+    fn command_subject(self, task: &Task, spec: &ExecSpec) -> Subject {
         let program = spec.command.first().map(String::as_str).unwrap_or_default();
-        self.gateway.task_subject(task.id).with_argument(program)
+        self.access.context().task_subject(task.id).with_argument(program)
     }
 
     /// Runs a command in a running task to its end, and keeps the first 16 MiB of each stream. `timeout` counts
@@ -92,27 +162,22 @@ impl Scope {
     /// Cancel-safe: the process is killed.
     ///
     /// # Errors
-    /// Those of [`Scope::exec`]; `DeadlineExceeded` with [`Reason::CommandTimeout`] if it did not exit in time:
+    /// Those of [`ScopedCommands::exec`]; `DeadlineExceeded` with [`Reason::CommandTimeout`] if it did not exit in time:
     /// it has been killed; `FailedPrecondition` with its exit code if it has exited, and a child of it kept the output
     /// open; `ResourceExhausted` if its output exceeds what the node can collect now: it has been killed.
-    pub async fn exec_sync(
-        &self,
-        id: &str,
-        spec: &ExecSpec,
-        timeout: Option<Duration>,
-    ) -> Result<ExecOutput> {
+    pub async fn exec_sync(self, id: &str, spec: &ExecSpec, timeout: Option<Duration>) -> Result<ExecOutput> {
         self.exec_collected(id, spec, timeout, Retain::First(OUTPUT_LIMIT)).await
     }
 
-    /// As [`Scope::exec_sync`], but keeps only the last `bytes` bytes of each stream, and cuts off output
+    /// As [`ScopedCommands::exec_sync`], but keeps only the last `bytes` bytes of each stream, and cuts off output
     /// that children keep open after the exit; that is not an error. Children that go on writing are cut off when
     /// the timeout is over too.
     ///
     /// # Errors
-    /// Those of [`Scope::exec_sync`], apart from that for output that is kept open; `Unavailable` if the runtime does not
+    /// Those of [`ScopedCommands::exec_sync`], apart from that for output that is kept open; `Unavailable` if the runtime does not
     /// close it.
     pub async fn exec_tail(
-        &self,
+        self,
         id: &str,
         spec: &ExecSpec,
         timeout: Option<Duration>,
@@ -122,19 +187,19 @@ impl Scope {
     }
 
     async fn exec_collected(
-        &self,
+        self,
         id: &str,
         spec: &ExecSpec,
         timeout: Option<Duration>,
         keep: Retain,
     ) -> Result<ExecOutput> {
-        let task = self.running_task(id)?;
-        let operation = self.begin(OperationKind::ExecSync, self.command_subject(&task, spec));
+        let task = self.access.running_task(id)?;
+        let operation = self.access.begin(OperationKind::ExecSync, self.command_subject(&task, spec));
         operation.run(self.exec_to_end(&task, spec, timeout, keep)).await
     }
 
     async fn exec_to_end(
-        &self,
+        self,
         task: &Task,
         spec: &ExecSpec,
         timeout: Option<Duration>,
@@ -149,7 +214,11 @@ impl Scope {
         // Dropping it kills and deletes the process; no caller waits for that.
         let control = process.control;
         let collected = async {
-            tokio::try_join!(self.collect(task.id, stdout, keep), self.collect(task.id, stderr, keep))
+            let holder = (self.access.owner(), task.id);
+            tokio::try_join!(
+                self.commands.collect(holder, stdout, keep),
+                self.commands.collect(holder, stderr, keep)
+            )
         };
         tokio::pin!(collected);
         let exit = async {
@@ -219,38 +288,4 @@ struct Collected<'a> {
 
 fn finish(code: i32, (stdout, stderr): (Collected<'_>, Collected<'_>)) -> ExecOutput {
     ExecOutput { code, stdout: stdout.bytes.freeze(), stderr: stderr.bytes.freeze() }
-}
-
-impl Scope {
-    async fn collect(&self, task: TaskId, stream: Option<Source>, keep: Retain) -> Result<Collected<'_>> {
-        let shared = &self.gateway.shared;
-        let mut taken = shared.exec_output.charge(self.owner, task, shared.limits.get().exec_output_bytes);
-        let mut kept = BytesMut::new();
-        let Some(mut stream) = stream else { return Ok(Collected { bytes: kept, _charge: taken }) };
-        let mut chunk = BytesMut::with_capacity(64 << 10);
-        loop {
-            chunk.clear();
-            let read = stream
-                .read_buf(&mut chunk)
-                .await
-                .map_err(|error| Error::internal("read the output of a command").with_source(error))?;
-            if read == 0 {
-                return Ok(Collected { bytes: kept, _charge: taken });
-            }
-            match keep {
-                Retain::First(limit) => {
-                    let room = limit - kept.len();
-                    chunk.truncate(room);
-                    taken.resize(kept.len() + chunk.len())?;
-                    kept.extend_from_slice(&chunk);
-                }
-                Retain::Last(limit) => {
-                    taken.resize(kept.len() + chunk.len())?;
-                    kept.extend_from_slice(&chunk);
-                    kept.advance(kept.len().saturating_sub(limit));
-                    taken.resize(kept.len())?;
-                }
-            }
-        }
-    }
 }

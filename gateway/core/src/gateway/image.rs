@@ -1,31 +1,107 @@
-//! Images, as seen by one owner.
+//! Images: pulled, loaded and removed for their owners.
 
 use std::fs::File;
+use std::sync::Arc;
 
-use super::Scope;
+use super::access::OwnerAccess;
+use super::context::Context;
 use crate::error::{Error, Result};
-use crate::id::Owner;
-use crate::image::{Image, ImageId, LoadRequest, PullProgress, PullRequest};
+use crate::id::{Owner, TaskId};
+use crate::image::{Image, ImageId, ImageStore, LoadRequest, PullProgress, PullRequest};
 use crate::object::TaskDetails;
 use crate::operation::{OperationKind, Subject};
+use crate::spec::TaskSpec;
 use crate::stats::DiskUsage;
 
-impl Scope {
+mod in_creation;
+mod pull_counts;
+
+pub use pull_counts::PullsByResult;
+
+use in_creation::{CreationGuard, ImagesInCreation};
+use pull_counts::PullCounts;
+
+/// Which images tasks use, and the counts of pulls. The images themselves are the backend's.
+#[derive(Debug)]
+pub struct Images {
+    context: Arc<Context>,
+    in_creation: ImagesInCreation,
+    pull_counts: PullCounts,
+}
+
+/// The images, as seen by one owner.
+#[derive(Debug, Clone, Copy)]
+pub struct ScopedImages<'s> {
+    access: &'s OwnerAccess,
+    images: &'s Arc<Images>,
+}
+
+// === impl Images ===
+
+impl Images {
+    /// Without uses.
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        Self { context, in_creation: ImagesInCreation::default(), pull_counts: PullCounts::default() }
+    }
+
+    /// The store of the images; they are not scoped to an owner.
+    #[must_use]
+    pub fn store(&self) -> &dyn ImageStore {
+        self.context.backend.images()
+    }
+
+    /// The number of image pulls that have ended, by result.
+    #[must_use]
+    pub fn count_pulls(&self) -> PullsByResult {
+        self.pull_counts.current()
+    }
+
+    /// Marks the images of a task as used, until it is in the table or is not created: to be called before the
+    /// backend looks them up.
+    pub(super) fn use_in_creation(&self, id: TaskId, spec: &TaskSpec) -> CreationGuard<'_> {
+        self.in_creation.add(id, spec)
+    }
+
+    /// Whether tasks of other owners than this one were created from this image or have it as a volume, or are being created
+    /// from a reference for which `is_named` is true.
+    fn used_by_others(&self, owner: Owner, image: &ImageId, is_named: &dyn Fn(&str) -> bool) -> bool {
+        // First: a task that is created meanwhile is in the table before it stops being in creation.
+        if self.in_creation.used_by_others(owner, is_named) {
+            return true;
+        }
+        let uses = |details: &TaskDetails| {
+            details.image_id == *image || details.volume_images.iter().any(|volume| volume == image)
+        };
+        Owner::ALL
+            .into_iter()
+            .filter(|other| *other != owner)
+            .any(|other| self.context.table.tasks(other).iter().any(|task| uses(&task.details)))
+    }
+}
+
+// === impl ScopedImages ===
+
+impl<'s> ScopedImages<'s> {
+    pub(super) const fn new(access: &'s OwnerAccess, images: &'s Arc<Images>) -> Self {
+        Self { access, images }
+    }
+
     /// Pulls an image; this owner holds it from then on. See
     /// [`ImageStore::pull`](crate::image::ImageStore::pull).
     ///
     /// # Errors
     /// Those of [`ImageStore::pull`](crate::image::ImageStore::pull).
-    pub async fn pull_image(&self, request: &PullRequest) -> Result<ImageId> {
-        let backend = &self.gateway.ready()?.backend;
-        if request.owner != self.owner {
+    pub async fn pull(self, request: &PullRequest) -> Result<ImageId> {
+        let backend = &self.access.ready()?.backend;
+        if request.owner != self.access.owner() {
             return Err(Error::internal(format!(
                 "an image for {} was asked for by {}",
-                request.owner, self.owner
+                request.owner,
+                self.access.owner()
             )));
         }
-        let operation = self.begin(OperationKind::PullImage, Subject::argument(&request.reference));
-        operation.run(self.gateway.shared.pull_counts.count(backend.images().pull(request))).await
+        let operation = self.access.begin(OperationKind::PullImage, Subject::argument(&request.reference));
+        operation.run(self.images.pull_counts.count(backend.images().pull(request))).await
     }
 
     /// Loads an image from an archive; only this owner holds it from then on. See
@@ -33,18 +109,18 @@ impl Scope {
     ///
     /// # Errors
     /// Those of [`ImageStore::load`](crate::image::ImageStore::load).
-    pub async fn load_image(&self, archive: File, reference: String, handler: String) -> Result<ImageId> {
-        let backend = &self.gateway.ready()?.backend;
-        let operation = self.begin(OperationKind::LoadImage, Subject::argument(&reference));
-        let request = LoadRequest { archive, reference, handler, owner: self.owner };
+    pub async fn load(self, archive: File, reference: String, handler: String) -> Result<ImageId> {
+        let backend = &self.access.ready()?.backend;
+        let operation = self.access.begin(OperationKind::LoadImage, Subject::argument(&reference));
+        let request = LoadRequest { archive, reference, handler, owner: self.access.owner() };
         operation.run(backend.images().load(request)).await
     }
 
     /// The progress of a pull of this request that is in flight. See
     /// [`ImageStore::progress`](crate::image::ImageStore::progress).
     #[must_use]
-    pub fn pull_progress(&self, request: &PullRequest) -> Option<PullProgress> {
-        self.gateway.shared.backend.images().progress(request)
+    pub fn progress(self, request: &PullRequest) -> Option<PullProgress> {
+        self.access.context().backend.images().progress(request)
     }
 
     /// The image with this id, id prefix, or reference. `None` if the node does not have it, or if this owner
@@ -52,9 +128,11 @@ impl Scope {
     ///
     /// # Errors
     /// `Unavailable` before recovery, or if the store cannot be read.
-    pub async fn image(&self, reference: &str) -> Result<Option<Image>> {
-        let found = self.gateway.ready()?.backend.images().get(reference).await?;
-        Ok(found.filter(|image| image.is_open_to(self.owner)).map(|image| self.as_seen_by_owner(image)))
+    pub async fn find(self, reference: &str) -> Result<Option<Image>> {
+        let found = self.access.ready()?.backend.images().get(reference).await?;
+        Ok(found
+            .filter(|image| image.is_open_to(self.access.owner()))
+            .map(|image| self.as_seen_by_owner(image)))
     }
 
     /// The configuration of an image that this owner may use, as JSON.
@@ -62,22 +140,22 @@ impl Scope {
     /// # Errors
     /// `NotFound` if this owner cannot use it or the node does not have it; those of
     /// [`ImageStore::config`](crate::image::ImageStore::config).
-    pub async fn image_config(&self, id: &ImageId) -> Result<String> {
-        let Some(image) = self.image(id.as_str()).await? else {
+    pub async fn config(self, id: &ImageId) -> Result<String> {
+        let Some(image) = self.find(id.as_str()).await? else {
             return Err(Error::not_found(format!(
                 "image {id} is not on this node, or is not {}'s to use",
-                self.owner
+                self.access.owner()
             )));
         };
-        self.gateway.ready()?.backend.images().config(&image.id).await
+        self.access.ready()?.backend.images().config(&image.id).await
     }
 
     /// All images of the node, of all holders.
     ///
     /// # Errors
     /// `Unavailable` before recovery, or if the store cannot be read.
-    pub async fn images(&self) -> Result<Vec<Image>> {
-        let images = self.gateway.ready()?.backend.images().list().await?;
+    pub async fn list(self) -> Result<Vec<Image>> {
+        let images = self.access.ready()?.backend.images().list().await?;
         Ok(images.into_iter().map(|image| self.as_seen_by_owner(image)).collect())
     }
 
@@ -87,51 +165,37 @@ impl Scope {
     ///
     /// # Errors
     /// `Unavailable` before recovery, or if the store cannot be written.
-    pub async fn remove_image(&self, reference: &str) -> Result<()> {
-        self.gateway.ready()?;
-        let operation = self.begin(OperationKind::RemoveImage, Subject::argument(reference));
+    pub async fn remove(self, reference: &str) -> Result<()> {
+        self.access.ready()?;
+        let operation = self.access.begin(OperationKind::RemoveImage, Subject::argument(reference));
         let what = format!("removal of image {reference}");
         let reference = reference.to_owned();
-        let scope = self.clone();
+        let owner = self.access.owner();
+        let images = Arc::clone(self.images);
         let work = operation.run(async move {
-            let in_use =
-                |image: &ImageId, is_named: &dyn Fn(&str) -> bool| scope.used_by_others(image, is_named);
-            let images = scope.gateway.shared.backend.images();
-            images.remove(&reference, scope.owner, &in_use).await
+            let in_use = |image: &ImageId, is_named: &dyn Fn(&str) -> bool| {
+                images.used_by_others(owner, image, is_named)
+            };
+            images.store().remove(&reference, owner, &in_use).await
         });
-        self.gateway.run_detached(what, work).await
+        self.access.context().run_detached(what, work).await
     }
 
     /// Disk usage of images.
     ///
     /// # Errors
     /// `Unavailable` before recovery, or if it cannot be read.
-    pub async fn image_usage(&self) -> Result<Vec<DiskUsage>> {
-        self.gateway.ready()?.backend.images().usage().await
+    pub async fn usage(self) -> Result<Vec<DiskUsage>> {
+        self.access.ready()?.backend.images().usage().await
     }
 
     /// The image as this owner sees it: pinned if the owner could not remove it, so that it does not try.
-    fn as_seen_by_owner(&self, image: Image) -> Image {
+    fn as_seen_by_owner(self, image: Image) -> Image {
         let others_alone =
-            !image.imported && !image.holders.is_empty() && !image.holders.contains_key(&self.owner);
-        let pinned = image.pinned || others_alone || self.used_by_others(&image.id, &|_| false);
+            !image.imported && !image.holders.is_empty() && !image.holders.contains_key(&self.access.owner());
+        let pinned = image.pinned
+            || others_alone
+            || self.images.used_by_others(self.access.owner(), &image.id, &|_| false);
         Image { pinned, ..image }
-    }
-
-    /// Whether tasks of other owners were created from this image or have it as a volume, or are being created
-    /// from a reference for which `is_named` is true.
-    fn used_by_others(&self, image: &ImageId, is_named: &dyn Fn(&str) -> bool) -> bool {
-        let shared = &self.gateway.shared;
-        // First: a task that is created meanwhile is in the table before it stops being in creation.
-        if shared.images_in_creation.used_by_others(self.owner, is_named) {
-            return true;
-        }
-        let uses = |details: &TaskDetails| {
-            details.image_id == *image || details.volume_images.iter().any(|volume| volume == image)
-        };
-        Owner::ALL
-            .into_iter()
-            .filter(|owner| *owner != self.owner)
-            .any(|owner| shared.table.tasks(owner).iter().any(|task| uses(&task.details)))
     }
 }

@@ -1,183 +1,155 @@
 //! One owner's view of the gateway.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::{Callers, Gateway, Scope};
+use super::access::OwnerAccess;
+use super::callers::Callers;
+use super::claims::ScopedClaims;
+use super::devices::ScopedDevices;
+use super::exec::ScopedCommands;
+use super::image::ScopedImages;
+use super::parts::Parts;
+use super::sandbox::ScopedSandboxes;
+use super::task::ScopedTasks;
+use super::volume::ScopedVolumes;
 use crate::backend::{BackendStatus, Handler};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event::Subscription;
-use crate::id::{Owner, SandboxId, TaskId};
-use crate::object::{Sandbox, Task};
-use crate::operation::Caller;
-use crate::spec::Reserved;
-use crate::state::TaskState;
-use crate::trace::{Span, SpanKind, TracePlace};
+use crate::id::Owner;
+use crate::trace::{Span, SpanKind};
 use crate::waiters::Waiters;
 
+/// One owner's view of the gateway, and the only access that a frontend has. It can neither see nor change
+/// another owner's objects.
+#[derive(Clone)]
+pub struct Scope {
+    parts: Arc<Parts>,
+    access: OwnerAccess,
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope").field("owner", &self.owner()).finish_non_exhaustive()
+    }
+}
+
 impl Scope {
+    pub(super) fn new(parts: Arc<Parts>, owner: Owner) -> Self {
+        let access = OwnerAccess::new(Arc::clone(&parts.context), owner);
+        Self { parts, access }
+    }
+
+    /// The owner of this view.
+    #[must_use]
+    pub const fn owner(&self) -> Owner {
+        self.access.owner()
+    }
+
+    /// This owner's sandboxes.
+    #[must_use]
+    pub fn sandboxes(&self) -> ScopedSandboxes<'_> {
+        ScopedSandboxes::new(&self.access, &self.parts.sandboxes)
+    }
+
+    /// This owner's tasks.
+    #[must_use]
+    pub fn tasks(&self) -> ScopedTasks<'_> {
+        ScopedTasks::new(&self.access, &self.parts.tasks)
+    }
+
+    /// Further processes in this owner's tasks.
+    #[must_use]
+    pub fn commands(&self) -> ScopedCommands<'_> {
+        ScopedCommands::new(&self.access, &self.parts.commands)
+    }
+
+    /// The images, as this owner may use them.
+    #[must_use]
+    pub fn images(&self) -> ScopedImages<'_> {
+        ScopedImages::new(&self.access, &self.parts.images)
+    }
+
+    /// This owner's volumes.
+    #[must_use]
+    pub fn volumes(&self) -> ScopedVolumes<'_> {
+        ScopedVolumes::new(&self.access, &self.parts.volumes)
+    }
+
+    /// The devices, and this owner's leases of them.
+    #[must_use]
+    pub fn devices(&self) -> ScopedDevices<'_> {
+        ScopedDevices::new(&self.access, &self.parts.devices)
+    }
+
+    /// The ports, processors and memory of the node, and the parts of them that others leave.
+    #[must_use]
+    pub fn claims(&self) -> ScopedClaims<'_> {
+        ScopedClaims::new(&self.access, &self.parts.claims)
+    }
+
     /// The callers among `waiters`, for work that a frontend runs detached.
     #[must_use]
     pub fn callers(&self, waiters: Waiters) -> Callers {
-        self.gateway.callers(waiters)
-    }
-
-    pub(super) const fn new(gateway: Gateway, owner: Owner) -> Self {
-        Self { gateway, owner, caller: None, place: None }
+        self.parts.context.callers(waiters)
     }
 
     /// This view, for work that begins after the current request has been answered: its operations are those
     /// of the current caller, and below the current span.
     #[must_use]
     pub fn for_current_caller(&self) -> Self {
-        Self { caller: self.caller(), place: TracePlace::current(), ..self.clone() }
+        Self { parts: Arc::clone(&self.parts), access: self.access.for_current_caller() }
     }
 
     /// Begins a trace of work that no call asks for; `None` if nothing is traced.
     #[must_use]
     pub fn begin_trace(&self, name: &'static str) -> Option<Span> {
-        let mut span = self.gateway.shared.registry.tracer()?.root(SpanKind::Internal, name, None);
-        span.set("switchyard.owner", self.owner.as_str());
+        let mut span = self.parts.context.registry.tracer()?.root(SpanKind::Internal, name, None);
+        span.set("switchyard.owner", self.owner().as_str());
         Some(span)
     }
 
-    /// Who is answerable for an operation that begins now.
-    pub(super) fn caller(&self) -> Option<Caller> {
-        Caller::current().or_else(|| self.caller.clone())
-    }
-
-    /// The owner of this view.
-    #[must_use]
-    pub const fn owner(&self) -> Owner {
-        self.owner
-    }
-
-    /// As [`Gateway::status`]; also available before recovery.
+    /// As [`Gateway::status`](super::Gateway::status); also available before recovery.
     #[must_use]
     pub fn status(&self) -> BackendStatus {
-        self.gateway.status()
+        self.parts.context.backend.status()
     }
 
-    /// As [`Gateway::fresh_status`]; also available before recovery.
+    /// As [`Gateway::fresh_status`](super::Gateway::fresh_status); also available before recovery.
     pub async fn fresh_status(&self) -> BackendStatus {
-        self.gateway.fresh_status().await
-    }
-
-    /// Whether requests are served, that is, whether recovery has finished.
-    #[must_use]
-    pub fn is_recovered(&self) -> bool {
-        self.gateway.is_recovered()
+        self.parts.context.backend.fresh_status().await
     }
 
     /// The runtime handlers, the default one first.
     #[must_use]
     pub fn handlers(&self) -> Vec<Handler> {
-        self.gateway.shared.backend.handlers()
-    }
-
-    /// All processors and memory of the node; `None` if not known.
-    #[must_use]
-    pub fn capacity(&self) -> Option<Reserved> {
-        self.gateway.shared.limits.get().capacity
-    }
-
-    /// The processors and memory that the tasks of all other owners reserve.
-    #[must_use]
-    pub fn reserved_by_others(&self) -> Reserved {
-        let ledger = self.gateway.ledger();
-        let others = ledger.compute.reserved().iter().filter(|(owner, _)| **owner != self.owner);
-        others.fold(Reserved::default(), |sum, (_, reserved)| sum.plus(*reserved))
+        self.parts.context.backend.handlers()
     }
 
     /// This owner's events from now on.
     #[must_use]
     pub fn subscribe(&self) -> Subscription {
-        self.gateway.shared.table.events().subscribe(Some(self.owner))
+        self.parts.context.table.events().subscribe(Some(self.owner()))
     }
 
-    /// This owner's sandboxes.
-    ///
-    /// # Errors
-    /// `Unavailable` before recovery.
-    pub fn sandboxes(&self) -> Result<Vec<Arc<Sandbox>>> {
-        Ok(self.gateway.ready()?.table.sandboxes(self.owner))
-    }
-
-    /// This owner's tasks.
-    ///
-    /// # Errors
-    /// `Unavailable` before recovery.
-    pub fn tasks(&self) -> Result<Vec<Arc<Task>>> {
-        Ok(self.gateway.ready()?.table.tasks(self.owner))
-    }
-
-    /// The sandbox with this id, or the only one whose id has this prefix.
-    ///
-    /// # Errors
-    /// `NotFound` if there is none, also for a text that cannot be an id; `InvalidArgument` if the prefix is
-    /// ambiguous.
-    pub fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>> {
-        let table = &self.gateway.ready()?.table;
-        if let Ok(id) = id.parse::<SandboxId>() {
-            return table
-                .sandbox(id)
-                .filter(|sandbox| sandbox.meta.owner == self.owner)
-                .ok_or_else(|| crate::table::no_sandbox(id));
-        }
-        only_match("sandbox", id, table.sandboxes(self.owner), |sandbox| sandbox.id.to_string())
-    }
-
-    /// The task with this id, or the only one whose id has this prefix.
-    ///
-    /// # Errors
-    /// As for [`Scope::sandbox`].
-    pub fn task(&self, id: &str) -> Result<Arc<Task>> {
-        let table = &self.gateway.ready()?.table;
-        if let Ok(id) = id.parse::<TaskId>() {
-            return table
-                .task(id)
-                .filter(|task| task.meta.owner == self.owner)
-                .ok_or_else(|| crate::table::no_task(id));
-        }
-        only_match("task", id, table.tasks(self.owner), |task| task.id.to_string())
-    }
-
-    /// The sandbox with this name, if it exists.
-    ///
-    /// # Errors
-    /// `Unavailable` before recovery.
-    pub fn sandbox_named(&self, name: &str) -> Result<Option<Arc<Sandbox>>> {
-        Ok(self.gateway.ready()?.table.sandbox_named(self.owner, name))
-    }
-
-    /// This owner's sandboxes whose names have this prefix. The cost does not depend on the number of other
-    /// sandboxes.
-    ///
-    /// # Errors
-    /// `Unavailable` before recovery.
-    pub fn sandboxes_with_prefix(&self, beginning: &str) -> Result<Vec<Arc<Sandbox>>> {
-        Ok(self.gateway.ready()?.table.sandboxes_with_prefix(self.owner, beginning))
-    }
-
-    /// The task with this name, if it exists.
-    ///
-    /// # Errors
-    /// `Unavailable` before recovery.
-    pub fn task_named(&self, name: &str) -> Result<Option<Arc<Task>>> {
-        Ok(self.gateway.ready()?.table.task_named(self.owner, name))
+    /// Whether requests are served, that is, whether recovery has finished.
+    #[must_use]
+    pub fn is_recovered(&self) -> bool {
+        self.parts.context.is_recovered()
     }
 
     /// Waits until requests are served. Cancel-safe.
     pub async fn recovered(&self) {
-        self.gateway.recovered().await;
+        self.parts.context.recovered().await;
     }
 
     /// Completes when the gateway shuts down. Whatever waits for it may then stop half way; tasks continue to
     /// run.
     pub fn ended(&self) -> WaitForCancellationFutureOwned {
-        self.gateway.shared.shutdown.clone().cancelled_owned()
+        self.parts.context.shutdown.clone().cancelled_owned()
     }
 
     /// Runs work that continues if the caller goes away; `what` names it in errors. A shutdown waits for it.
@@ -190,38 +162,6 @@ impl Scope {
         what: String,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        self.gateway.run_detached(what, work).await
-    }
-
-    pub(super) fn running_task(&self, id: &str) -> Result<Arc<Task>> {
-        let task = self.task(id)?;
-        match task.state {
-            TaskState::Running { .. } | TaskState::Stopping { .. } => Ok(task),
-            TaskState::Created
-            | TaskState::Starting
-            | TaskState::Unattended
-            | TaskState::Exited { .. }
-            | TaskState::Removing { .. } => Err(Error::failed_precondition(format!(
-                "task {} is {}, not running",
-                task.id,
-                task.state.as_str()
-            ))),
-        }
-    }
-}
-
-fn only_match<T>(what: &str, prefix: &str, all: Vec<Arc<T>>, id: impl Fn(&T) -> String) -> Result<Arc<T>> {
-    let missing = || Error::not_found(format!("{what} {prefix:?} does not exist"));
-    if prefix.is_empty() {
-        return Err(missing());
-    }
-    let mut found = all.into_iter().filter(|object| id(object).starts_with(prefix));
-    let first = found.next().ok_or_else(missing)?;
-    match found.next() {
-        None => Ok(first),
-        Some(_) => Err(Error::invalid(
-            format!("{what} id {prefix:?}"),
-            "is the prefix of several ids: give more digits",
-        )),
+        self.parts.context.run_detached(what, work).await
     }
 }

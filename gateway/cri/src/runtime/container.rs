@@ -34,7 +34,7 @@ impl Runtime {
         add: impl FnOnce(&mut TaskSpec) + Send,
     ) -> Result<cri::CreateContainerResponse> {
         let cri::CreateContainerRequest { pod_sandbox_id, config, sandbox_config } = request;
-        let sandbox = self.scope.sandbox(&pod_sandbox_id)?;
+        let sandbox = self.scope.sandboxes().find(&pod_sandbox_id)?;
         let record = self.records.sandbox(&sandbox);
         // The configuration that created the sandbox counts, not the one in this call, unless its record
         // cannot be decoded.
@@ -51,9 +51,9 @@ impl Runtime {
             from_proto::container(config, &parent, &self.config.get(), &target, SystemTime::now())?;
         add(&mut spec);
         let own = self.cpus.are_exclusive(spec.resources.cpuset_cpus.as_ref()).await;
-        let node = self.scope.capacity().unwrap_or_default();
+        let node = self.scope.claims().capacity().unwrap_or_default();
         spec.compute = compute(&spec.resources, own.unwrap_or_default(), node);
-        let task = self.scope.create_task(&sandbox.id.to_string(), spec).await?;
+        let task = self.scope.tasks().create(&sandbox.id.to_string(), spec).await?;
         Ok(cri::CreateContainerResponse { container_id: task.id.to_string() })
     }
 
@@ -69,7 +69,7 @@ impl Runtime {
 
     /// The container of this sandbox whose pid namespace another container joins.
     fn target(&self, sandbox: &Arc<Sandbox>, id: &str) -> Result<TaskId> {
-        let task = self.scope.task(id)?;
+        let task = self.scope.tasks().find(id)?;
         if task.sandbox != sandbox.id {
             return Err(Error::new(
                 switchyard_core::ErrorKind::InvalidArgument,
@@ -92,7 +92,7 @@ impl Runtime {
         request: cri::StartContainerRequest,
     ) -> Result<cri::StartContainerResponse> {
         let cri::StartContainerRequest { container_id } = request;
-        self.scope.start_task(&container_id).await?;
+        self.scope.tasks().start(&container_id).await?;
         Ok(cri::StartContainerResponse {})
     }
 
@@ -103,7 +103,7 @@ impl Runtime {
     ) -> Result<cri::StopContainerResponse> {
         let cri::StopContainerRequest { container_id, timeout } = request;
         let grace = Duration::from_secs(u64::try_from(timeout).unwrap_or(0));
-        self.scope.stop_task(&container_id, grace).await?;
+        self.scope.tasks().stop(&container_id, grace).await?;
         Ok(cri::StopContainerResponse {})
     }
 
@@ -113,14 +113,14 @@ impl Runtime {
         request: cri::RemoveContainerRequest,
     ) -> Result<cri::RemoveContainerResponse> {
         let cri::RemoveContainerRequest { container_id } = request;
-        self.scope.remove_task(&container_id).await?;
-        self.records.retain_tasks(&self.scope.tasks()?);
+        self.scope.tasks().remove(&container_id).await?;
+        self.records.retain_tasks(&self.scope.tasks().list()?);
         Ok(cri::RemoveContainerResponse {})
     }
 
     /// CRI v1 ListContainers, as messages.
     pub(super) fn list(&self, filter: Option<cri::ContainerFilter>) -> Result<Vec<cri::Container>> {
-        let all = self.scope.tasks()?;
+        let all = self.scope.tasks().list()?;
         self.records.retain_tasks(&all);
         Ok(self.chosen(all, filter)?.iter().map(|task| self.container(task)).collect())
     }
@@ -130,7 +130,7 @@ impl Runtime {
         &self,
         cri::ListContainersRequest { filter }: cri::ListContainersRequest,
     ) -> Result<EncodedList> {
-        let all = self.scope.tasks()?;
+        let all = self.scope.tasks().list()?;
         self.records.retain_tasks(&all);
         let encoded = self.encoded.tasks(&all, |task| self.container(task));
         Ok(encoded.of(&self.chosen(all, filter)?))
@@ -143,7 +143,8 @@ impl Runtime {
     /// The containers of `all`, sorted by id, that match a filter.
     fn chosen(&self, all: Vec<Arc<Task>>, filter: Option<cri::ContainerFilter>) -> Result<Vec<Arc<Task>>> {
         let cri::ContainerFilter { id, state, pod_sandbox_id, label_selector } = filter.unwrap_or_default();
-        let mut found = filter::tasks(all, || self.scope.sandboxes(), &id, &pod_sandbox_id, &label_selector)?;
+        let mut found =
+            filter::tasks(all, || self.scope.sandboxes().list(), &id, &pod_sandbox_id, &label_selector)?;
         if let Some(wanted) = state {
             found.retain(|task| i32::from(to_proto::container_state(&task.state)) == wanted.state);
         }
@@ -156,10 +157,10 @@ impl Runtime {
         request: cri::ContainerStatusRequest,
     ) -> Result<cri::ContainerStatusResponse> {
         let cri::ContainerStatusRequest { container_id, verbose } = request;
-        let task = self.scope.task(&container_id)?;
+        let task = self.scope.tasks().find(&container_id)?;
         let record = self.records.task(&task);
         let info = if verbose {
-            let inspection = self.scope.inspect_task(task.id).await?;
+            let inspection = self.scope.tasks().inspect(task.id).await?;
             to_proto::container_info(&task, record.as_deref(), &inspection)
         } else {
             BTreeMap::new()
@@ -194,13 +195,13 @@ impl Runtime {
             Some(list) => self.cpus.are_exclusive(Some(list)).await,
             None => None,
         };
-        let node = self.scope.capacity().unwrap_or_default();
+        let node = self.scope.claims().capacity().unwrap_or_default();
         let make = move |had: &TaskDetails| {
             let limits = had.resources.merged(&update.resources);
             let own = own.unwrap_or(had.compute.exclusive_cpus);
             TaskUpdate { compute: Some(compute(&limits, own, node)), ..update }
         };
-        self.scope.update_task_from(&container_id, make).await?;
+        self.scope.tasks().update_from(&container_id, make).await?;
         Ok(cri::UpdateContainerResourcesResponse {})
     }
 
@@ -210,7 +211,7 @@ impl Runtime {
         request: cri::ReopenContainerLogRequest,
     ) -> Result<cri::ReopenContainerLogResponse> {
         let cri::ReopenContainerLogRequest { container_id } = request;
-        self.scope.reopen_log(&container_id).await?;
+        self.scope.tasks().reopen_log(&container_id).await?;
         Ok(cri::ReopenContainerLogResponse {})
     }
 
@@ -234,7 +235,7 @@ impl Runtime {
             cwd: None,
             drain: self.config.get().exec_drain(),
         };
-        let output = self.scope.exec_sync(&container_id, &spec, limit).await?;
+        let output = self.scope.commands().exec_sync(&container_id, &spec, limit).await?;
         Ok(cri::ExecSyncResponse {
             stdout: output.stdout.into(),
             stderr: output.stderr.into(),

@@ -49,7 +49,7 @@ struct Feed {
 impl Runtime {
     /// CRI v1 GetContainerEvents.
     pub(super) fn events(&self) -> Result<batch::Stream<cri::ContainerEventResponse>> {
-        let mut following = self.scope.list_and_watch()?;
+        let mut following = self.scope.sandboxes().list_and_watch()?;
         let standing = std::mem::take(&mut following.sandboxes).into_iter();
         let scope = self.scope.clone();
         let records = Arc::clone(&self.records);
@@ -77,7 +77,7 @@ impl Feed {
             }
             if let Some(id) = self.initial.next() {
                 // If a sandbox is gone by now, its events follow.
-                if let Ok(current) = self.scope.sandbox_with_tasks(id) {
+                if let Ok(current) = self.scope.sandboxes().with_tasks(id) {
                     self.pending.extend(initial_notices(&current, self.watch.since));
                 }
                 continue;
@@ -101,7 +101,7 @@ impl Feed {
     /// The message of a notice, with the pod's current state, or its last one if it is gone.
     fn message(&self, notice: Notice) -> cri::ContainerEventResponse {
         let Notice { at, kind, id, sandbox, last_seen: was } = notice;
-        let (sandbox, containers_statuses) = match self.scope.sandbox_with_tasks(sandbox) {
+        let (sandbox, containers_statuses) = match self.scope.sandboxes().with_tasks(sandbox) {
             Ok(current) => {
                 let statuses = container_statuses(&current, &self.records);
                 (Some(current.sandbox), statuses)

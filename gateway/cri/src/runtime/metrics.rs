@@ -14,14 +14,14 @@ use crate::to_proto::{self, CommonLabels};
 impl Runtime {
     /// CRI v1 ListPodSandboxMetrics: the pods that are ready, with their running containers.
     pub(super) async fn metrics(&self) -> Result<Vec<cri::PodSandboxMetrics>> {
-        let mut sandboxes = self.scope.sandboxes()?;
+        let mut sandboxes = self.scope.sandboxes().list()?;
         sandboxes.retain(|sandbox| sandbox.state.is_ready());
-        let mut tasks = self.scope.tasks()?;
+        let mut tasks = self.scope.tasks().list()?;
         tasks.retain(|task| task.state.is_running());
         let sandbox_ids: Vec<SandboxId> = sandboxes.iter().map(|sandbox| sandbox.id).collect();
         let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
         let (traffic, read) =
-            try_join(self.scope.sandbox_traffic(&sandbox_ids), self.scope.task_metrics(&ids)).await?;
+            try_join(self.scope.sandboxes().traffic(&sandbox_ids), self.scope.tasks().metrics(&ids)).await?;
         let now = SystemTime::now();
         let mut all = Vec::with_capacity(sandboxes.len());
         let mut places = HashMap::with_capacity(sandboxes.len());

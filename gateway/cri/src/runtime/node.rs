@@ -33,7 +33,7 @@ impl Runtime {
         let cri::NetworkConfig { pod_cidr } = network;
         let ranges = from_proto::ranges(&pod_cidr)?;
         if !ranges.is_empty() {
-            self.scope.set_ranges(ranges).await?;
+            self.scope.sandboxes().set_ranges(ranges).await?;
             tracing::info!(pod_cidr, "the ranges of pod addresses are set");
         }
         Ok(cri::UpdateRuntimeConfigResponse {})

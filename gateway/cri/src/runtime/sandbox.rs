@@ -26,17 +26,17 @@ impl Runtime {
         if !spec.handler.is_empty() && !handlers.iter().any(|handler| handler.name == spec.handler) {
             return Err(unknown_handler("runtime_handler", &spec.handler, &handlers));
         }
-        let sandbox = self.scope.create_sandbox(spec).await?;
+        let sandbox = self.scope.sandboxes().create(spec).await?;
         Ok(cri::RunPodSandboxResponse { pod_sandbox_id: sandbox.id.to_string() })
     }
 
     /// StartPodSandbox, an addition to v1alpha2: makes a pod that is not ready ready again, with the
     /// addresses that it had. Idempotent.
     pub(crate) async fn start_sandbox(&self, id: &str) -> Result<()> {
-        let sandbox = self.scope.sandbox(id)?;
+        let sandbox = self.scope.sandboxes().find(id)?;
         let record = self.records.sandbox(&sandbox).ok_or_else(|| unreadable(&sandbox))?;
         let spec = from_proto::sandbox((*record).clone(), &self.config.get(), sandbox.meta.created_at)?;
-        self.scope.start_sandbox(sandbox.id, spec).await
+        self.scope.sandboxes().start(sandbox.id, spec).await
     }
 
     /// CRI v1 StopPodSandbox. Idempotent, also for an unknown id.
@@ -45,7 +45,7 @@ impl Runtime {
         request: cri::StopPodSandboxRequest,
     ) -> Result<cri::StopPodSandboxResponse> {
         let cri::StopPodSandboxRequest { pod_sandbox_id } = request;
-        self.scope.stop_sandbox(&pod_sandbox_id).await?;
+        self.scope.sandboxes().stop(&pod_sandbox_id).await?;
         Ok(cri::StopPodSandboxResponse {})
     }
 
@@ -55,9 +55,9 @@ impl Runtime {
         request: cri::RemovePodSandboxRequest,
     ) -> Result<cri::RemovePodSandboxResponse> {
         let cri::RemovePodSandboxRequest { pod_sandbox_id } = request;
-        self.scope.remove_sandbox(&pod_sandbox_id).await?;
-        self.records.retain_sandboxes(&self.scope.sandboxes()?);
-        self.records.retain_tasks(&self.scope.tasks()?);
+        self.scope.sandboxes().remove(&pod_sandbox_id).await?;
+        self.records.retain_sandboxes(&self.scope.sandboxes().list()?);
+        self.records.retain_tasks(&self.scope.tasks().list()?);
         Ok(cri::RemovePodSandboxResponse {})
     }
 
@@ -67,12 +67,12 @@ impl Runtime {
         request: cri::PodSandboxStatusRequest,
     ) -> Result<cri::PodSandboxStatusResponse> {
         let cri::PodSandboxStatusRequest { pod_sandbox_id, verbose } = request;
-        let id = self.scope.sandbox(&pod_sandbox_id)?.id;
-        let current = self.scope.sandbox_with_tasks(id)?;
+        let id = self.scope.sandboxes().find(&pod_sandbox_id)?.id;
+        let current = self.scope.sandboxes().with_tasks(id)?;
         let sandbox = &current.sandbox;
         let record = self.records.sandbox(sandbox);
         let info = if verbose {
-            let inspection = self.scope.inspect_sandbox(sandbox.id).await?;
+            let inspection = self.scope.sandboxes().inspect(sandbox.id).await?;
             to_proto::sandbox_info(sandbox, record.as_deref(), &inspection)
         } else {
             BTreeMap::new()
@@ -94,7 +94,7 @@ impl Runtime {
         request: cri::UpdatePodSandboxResourcesRequest,
     ) -> Result<cri::UpdatePodSandboxResourcesResponse> {
         let cri::UpdatePodSandboxResourcesRequest { pod_sandbox_id, overhead, resources } = request;
-        let sandbox = self.scope.sandbox(&pod_sandbox_id)?;
+        let sandbox = self.scope.sandboxes().find(&pod_sandbox_id)?;
         from_proto::check_limits(overhead.as_ref(), "overhead")?;
         from_proto::check_limits(resources.as_ref(), "resources")?;
         let make = |sandbox: &Sandbox| {
@@ -102,7 +102,7 @@ impl Runtime {
             let overhead = overhead.or(before.overhead);
             record::encode(&SandboxNote { overhead, resources: resources.or(before.resources) })
         };
-        self.scope.amend_sandbox(sandbox.id, make).await?;
+        self.scope.sandboxes().amend(sandbox.id, make).await?;
         Ok(cri::UpdatePodSandboxResourcesResponse {})
     }
 
@@ -111,7 +111,7 @@ impl Runtime {
         &self,
         filter: Option<cri::PodSandboxFilter>,
     ) -> Result<Vec<cri::PodSandbox>> {
-        let all = self.scope.sandboxes()?;
+        let all = self.scope.sandboxes().list()?;
         self.records.retain_sandboxes(&all);
         Ok(chosen(all, filter).iter().map(|sandbox| self.pod_sandbox(sandbox)).collect())
     }
@@ -121,7 +121,7 @@ impl Runtime {
         &self,
         cri::ListPodSandboxRequest { filter }: cri::ListPodSandboxRequest,
     ) -> Result<EncodedList> {
-        let all = self.scope.sandboxes()?;
+        let all = self.scope.sandboxes().list()?;
         self.records.retain_sandboxes(&all);
         let encoded = self.encoded.sandboxes(&all, |sandbox| self.pod_sandbox(sandbox));
         Ok(encoded.of(&chosen(all, filter)))

@@ -24,7 +24,7 @@ impl Runtime {
         request: cri::ContainerStatsRequest,
     ) -> Result<cri::ContainerStatsResponse> {
         let cri::ContainerStatsRequest { container_id } = request;
-        let task = self.scope.task(&container_id)?;
+        let task = self.scope.tasks().find(&container_id)?;
         Ok(cri::ContainerStatsResponse { stats: self.container_usage(vec![task]).await?.pop() })
     }
 
@@ -34,8 +34,9 @@ impl Runtime {
         filter: Option<cri::ContainerStatsFilter>,
     ) -> Result<Vec<cri::ContainerStats>> {
         let cri::ContainerStatsFilter { id, pod_sandbox_id, label_selector } = filter.unwrap_or_default();
-        let all = self.scope.tasks()?;
-        let mut tasks = filter::tasks(all, || self.scope.sandboxes(), &id, &pod_sandbox_id, &label_selector)?;
+        let all = self.scope.tasks().list()?;
+        let mut tasks =
+            filter::tasks(all, || self.scope.sandboxes().list(), &id, &pod_sandbox_id, &label_selector)?;
         tasks.retain(|task| has_not_ended(task));
         self.container_usage(tasks).await
     }
@@ -46,8 +47,8 @@ impl Runtime {
         request: cri::PodSandboxStatsRequest,
     ) -> Result<cri::PodSandboxStatsResponse> {
         let cri::PodSandboxStatsRequest { pod_sandbox_id } = request;
-        let sandbox = self.scope.sandbox(&pod_sandbox_id)?;
-        let mut tasks = self.scope.tasks()?;
+        let sandbox = self.scope.sandboxes().find(&pod_sandbox_id)?;
+        let mut tasks = self.scope.tasks().list()?;
         tasks.retain(|task| task.sandbox == sandbox.id && has_not_ended(task));
         let containers = self.container_usage(tasks).await?;
         Ok(cri::PodSandboxStatsResponse { stats: Some(self.sandbox_usage(&sandbox, containers).await?) })
@@ -59,11 +60,11 @@ impl Runtime {
         filter: Option<cri::PodSandboxStatsFilter>,
     ) -> Result<Vec<cri::PodSandboxStats>> {
         let cri::PodSandboxStatsFilter { id, label_selector } = filter.unwrap_or_default();
-        let mut sandboxes = filter::sandboxes(self.scope.sandboxes()?, &id, &label_selector);
+        let mut sandboxes = filter::sandboxes(self.scope.sandboxes().list()?, &id, &label_selector);
         sandboxes.retain(|sandbox| sandbox.state.is_ready());
         let mut inside: HashMap<SandboxId, Vec<cri::ContainerStats>> =
             sandboxes.iter().map(|sandbox| (sandbox.id, Vec::new())).collect();
-        let mut tasks = self.scope.tasks()?;
+        let mut tasks = self.scope.tasks().list()?;
         tasks.retain(|task| inside.contains_key(&task.sandbox) && has_not_ended(task));
         let sandbox_ids: Vec<_> = tasks.iter().map(|task| task.sandbox).collect();
         for (sandbox, stats) in sandbox_ids.into_iter().zip(self.container_usage(tasks).await?) {
@@ -89,7 +90,7 @@ impl Runtime {
     /// The usage of these tasks, one entry each and in the same order, read in one pass.
     async fn container_usage(&self, tasks: Vec<Arc<Task>>) -> Result<Vec<cri::ContainerStats>> {
         let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
-        let read = if ids.is_empty() { BTreeMap::new() } else { self.scope.task_stats(&ids).await? };
+        let read = if ids.is_empty() { BTreeMap::new() } else { self.scope.tasks().stats(&ids).await? };
         let stats = |task: &Arc<Task>| {
             let stats = read.get(&task.id);
             let rate = stats
@@ -105,7 +106,7 @@ impl Runtime {
         sandbox: &Sandbox,
         containers: Vec<cri::ContainerStats>,
     ) -> Result<cri::PodSandboxStats> {
-        let stats = self.scope.sandbox_stats(sandbox.id).await?;
+        let stats = self.scope.sandboxes().stats(sandbox.id).await?;
         let rate =
             processor(&stats.usage).and_then(|(at, total)| self.sandbox_rates.rate(sandbox.id, at, total));
         let record = self.records.sandbox(sandbox);

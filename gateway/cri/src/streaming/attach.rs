@@ -61,7 +61,8 @@ struct AttachedOutput {
 impl Command for PendingAttach {
     async fn open(self: Box<Self>) -> Result<Process, Refusal> {
         let Self { scope, task, spec, until_the_end } = *self;
-        let joined = scope.attach(&task.to_string(), spec).await.map_err(|error| to_refusal(&error))?;
+        let joined =
+            scope.tasks().attach(&task.to_string(), spec).await.map_err(|error| to_refusal(&error))?;
         let Attachment { stdin, stdout, stderr } = joined;
         let stdin_closed = CancellationToken::new();
         let over = CancellationToken::new();
@@ -89,7 +90,7 @@ impl Control for Attached {
     async fn resize(&self, size: Size) -> Result<(), Refusal> {
         let width = size.width.get();
         let height = size.height.get();
-        let resized = self.scope.resize_task(&self.task.to_string(), width, height).await;
+        let resized = self.scope.tasks().resize(&self.task.to_string(), width, height).await;
         resized.map_err(|error| to_refusal(&error))
     }
 
@@ -100,7 +101,7 @@ impl Control for Attached {
         };
         let task = self.task.to_string();
         let outcome = tokio::select! {
-            ended = self.scope.wait_task(&task) => match ended {
+            ended = self.scope.tasks().wait(&task) => match ended {
                 Err(error) if error.kind() != ErrorKind::NotFound => Outcome::Failed(error.report()),
                 // The output streams end when all output has been sent.
                 Ok(_) | Err(_) => return Outcome::Exited(0),

@@ -31,7 +31,8 @@ struct RunningExec {
 impl Command for PendingExec {
     async fn open(self: Box<Self>) -> Result<Process, Refusal> {
         let Self { scope, task, spec } = *self;
-        let started = scope.exec(&task.to_string(), &spec).await.map_err(|error| to_refusal(&error))?;
+        let started =
+            scope.commands().exec(&task.to_string(), &spec).await.map_err(|error| to_refusal(&error))?;
         let ExecProcess { stdin, stdout, stderr, control } = started;
         let running = RunningExec { process: control, drain: spec.drain };
         Ok(Process {
@@ -88,10 +89,10 @@ mod tests {
         gateway.recover().await.expect("the fake recovers");
         let scope = gateway.scope(Owner::Kubernetes);
         let sandbox =
-            scope.create_sandbox(specs::sandbox(Owner::Kubernetes, "pod")).await.expect("it is new");
+            scope.sandboxes().create(specs::sandbox(Owner::Kubernetes, "pod")).await.expect("it is new");
         let task = specs::task(Owner::Kubernetes, "task", BUSYBOX, &["serve"]);
-        let task = scope.create_task(&sandbox.id.to_string(), task).await.expect("it is new").id;
-        scope.start_task(&task.to_string()).await.expect("it starts");
+        let task = scope.tasks().create(&sandbox.id.to_string(), task).await.expect("it is new").id;
+        scope.tasks().start(&task.to_string()).await.expect("it starts");
         fake.set_left_output(LeftOutput::Open);
         let spec = specs::exec(&["sh", "-c", "sleep 1000 & exit 5"]);
         let drain = spec.drain;

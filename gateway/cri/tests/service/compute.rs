@@ -25,18 +25,18 @@ fn bound(name: &str, cpuset_cpus: &str) -> cri::ContainerConfig {
 async fn nomad_takes(node: &ServiceFixture, cpu: &str) -> Result<()> {
     let scope = node.gateway.scope(Owner::Nomad);
     let name = format!("nomad-{cpu}");
-    let sandbox = scope.create_sandbox(specs::sandbox(Owner::Nomad, &name)).await?;
+    let sandbox = scope.sandboxes().create(specs::sandbox(Owner::Nomad, &name)).await?;
     let task = TaskSpec {
         resources: Resources { cpuset_cpus: CpuList::new(cpu).ok(), ..Resources::default() },
         compute: ComputeClaim { exclusive_cpus: true, ..ComputeClaim::default() },
         ..specs::task(Owner::Nomad, &name, BUSYBOX, &["serve"])
     };
-    scope.create_task(&sandbox.id.to_string(), task).await.map(drop)
+    scope.tasks().create(&sandbox.id.to_string(), task).await.map(drop)
 }
 
 /// The exclusive CPUs of all containers.
 fn own(node: &ServiceFixture) -> Vec<String> {
-    let report = node.gateway.ledger_report();
+    let report = node.gateway.claims().report();
     let own = report.compute.exclusive().filter(|(_, holder, _)| holder.owner == Owner::Kubernetes);
     own.map(|(_, _, cpus)| cpus.to_string()).collect()
 }
@@ -53,7 +53,7 @@ async fn exclusive_kubelet_cpus_are_reserved_and_shared_pool_is_not() {
     let error = nomad_takes(&node, "1").await.expect_err("it is the container's");
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
     nomad_takes(&node, "3").await.expect("that is reported, and not refused");
-    let reserved = node.gateway.ledger_report().compute.reserved()[&Owner::Kubernetes];
+    let reserved = node.gateway.claims().report().compute.reserved()[&Owner::Kubernetes];
     assert_eq!((reserved.cpu_milli, reserved.memory_bytes), (3000, 3 * (64 << 20)));
 
     // A container that its CPU manager takes out of the pool, and puts back.
@@ -119,7 +119,7 @@ async fn overlapping_updates_are_all_reserved() {
     for update in [first, second] {
         update.await.expect("it does not panic").expect("it can be changed");
     }
-    let reserved = node.gateway.ledger_report().compute.reserved()[&Owner::Kubernetes];
+    let reserved = node.gateway.claims().report().compute.reserved()[&Owner::Kubernetes];
     assert_eq!((reserved.cpu_milli, reserved.memory_bytes), (2000, 96 << 20));
     node.is_sound();
 }

@@ -20,14 +20,14 @@ fn devices() -> Inventory {
 /// Adds one device to a node.
 async fn equip(node: &ServiceFixture) {
     let (_, inventories) = watch::channel(Some(Arc::new(devices())));
-    node.gateway.watch_devices(inventories);
-    let mut view = node.gateway.scope(Owner::Kubernetes).devices();
+    node.gateway.devices().watch(inventories);
+    let mut view = node.gateway.scope(Owner::Kubernetes).devices().subscribe();
     view.wait_for(Option::is_some).await.expect("the gateway lives");
 }
 
 /// Leases the device, and returns the annotation key by which a kubelet passes the lease on.
 async fn lease(scope: &Scope) -> Result<String> {
-    let leased = scope.lease(&["acme0".to_owned()]).await?;
+    let leased = scope.devices().lease(&["acme0".to_owned()]).await?;
     Ok(format!("devices.switchyard.io/{}", leased.token))
 }
 

@@ -195,7 +195,8 @@ async fn stream_yields_every_listed_pod_once() {
 async fn objects_of_other_owners_are_not_found() {
     let mut node = ServiceFixture::new().await;
     let scope = node.gateway.scope(Owner::Nomad);
-    let id = scope.create_sandbox(foreign(Owner::Nomad, vec![1])).await.expect("it is made").id.to_string();
+    let id =
+        scope.sandboxes().create(foreign(Owner::Nomad, vec![1])).await.expect("it is made").id.to_string();
     assert_eq!(list(&mut node, cri::PodSandboxFilter::default()).await, Vec::<String>::new());
     assert_eq!(code(node.pod_status(&id).await), Code::NotFound);
     remove(&mut node, &id).await;
@@ -207,7 +208,7 @@ async fn pod_with_unreadable_record_can_be_listed_and_removed() {
     let mut node = ServiceFixture::new().await;
     let scope = node.gateway.scope(Owner::Kubernetes);
     let spec = foreign(Owner::Kubernetes, vec![99, 1, 2]);
-    let id = scope.create_sandbox(spec).await.expect("it is made").id.to_string();
+    let id = scope.sandboxes().create(spec).await.expect("it is made").id.to_string();
     let status = node.pod_status(&id).await.expect("it is described by its labels");
     assert_eq!(status.metadata.expect("clients insist on it").name, "old");
     assert_eq!(code(node.create(&id, crate::support::app("a")).await), Code::FailedPrecondition);

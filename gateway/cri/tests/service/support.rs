@@ -198,7 +198,7 @@ impl ServiceFixture {
     /// Waits until a container has exited.
     pub(crate) async fn ended(&self, id: &str) {
         let scope = self.gateway.scope(Owner::Kubernetes);
-        tokio::time::timeout(Duration::from_secs(30), scope.wait_task(id))
+        tokio::time::timeout(Duration::from_secs(30), scope.tasks().wait(id))
             .await
             .expect("it ends soon")
             .expect("it is there");

@@ -65,11 +65,11 @@ async fn metrics_exclude_other_owners() {
     let mut node = ServiceFixture::new().await;
     node.running().await;
     let nomad = node.gateway.scope(Owner::Nomad);
-    let tasks = node.gateway.scope(Owner::Kubernetes).tasks().expect("it has recovered");
+    let tasks = node.gateway.scope(Owner::Kubernetes).tasks().list().expect("it has recovered");
     let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
     let homes: Vec<_> = tasks.iter().map(|task| task.sandbox).collect();
-    assert!(nomad.task_metrics(&ids).await.expect("it answers").is_empty());
-    assert!(nomad.sandbox_traffic(&homes).await.expect("it answers").is_empty());
+    assert!(nomad.tasks().metrics(&ids).await.expect("it answers").is_empty());
+    assert!(nomad.sandboxes().traffic(&homes).await.expect("it answers").is_empty());
 }
 
 #[tokio::test]

@@ -64,8 +64,8 @@ impl HostFixture {
         let hosted = Hosted::new(taken, &config);
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
         let (hardware, inventories) = watch::channel(Some(Arc::new(inventory)));
-        gateway.set_device_provider(Arc::new(hosted.clone()));
-        gateway.watch_devices(inventory::merged(inventories, hosted.groups(), stop.clone()));
+        gateway.devices().set_provider(Arc::new(hosted.clone()));
+        gateway.devices().watch(inventory::merged(inventories, hosted.groups(), stop.clone()));
         gateway.recover().await.unwrap();
         tokio::spawn(Host::new(hosted.clone(), config).serve(stop.clone()));
         let config = switchyard_device_plugin::Config {
@@ -111,7 +111,7 @@ impl HostFixture {
 
     /// The devices of the resource as an owner sees them, once the condition holds.
     pub(crate) async fn seen(&self, owner: Owner, so: impl Fn(&[Device]) -> bool) -> Vec<Device> {
-        let mut view = self.gateway.scope(owner).devices();
+        let mut view = self.gateway.scope(owner).devices().subscribe();
         let of_it = |inventory: &Inventory| {
             let group = inventory.groups.iter().find(|group| group.resource == GPU);
             group.map(|group| group.devices.clone()).unwrap_or_default()
@@ -138,7 +138,7 @@ impl HostFixture {
         token: LeaseToken,
     ) -> Result<(String, TaskSpec)> {
         let scope = self.gateway.scope(owner);
-        let sandbox = scope.create_sandbox(specs::sandbox(owner, name)).await?.id.to_string();
+        let sandbox = scope.sandboxes().create(specs::sandbox(owner, name)).await?.id.to_string();
         let spec = self.task(owner, &sandbox, name, token).await?;
         Ok((sandbox, spec))
     }
@@ -154,8 +154,8 @@ impl HostFixture {
         let scope = self.gateway.scope(owner);
         let mut spec = specs::task(owner, name, BUSYBOX, &["serve"]);
         spec.leases = vec![LeaseClaim::new(token)];
-        let task = scope.create_task(sandbox, spec).await?;
-        scope.start_task(&task.id.to_string()).await?;
+        let task = scope.tasks().create(sandbox, spec).await?;
+        scope.tasks().start(&task.id.to_string()).await?;
         self.fake.spec(task.id).ok_or_else(|| Error::internal("it was just made"))
     }
 

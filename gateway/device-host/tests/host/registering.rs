@@ -18,7 +18,7 @@ async fn registered_plugin_devices_are_offered_under_its_resource_name() {
     assert!(kubelet.devices(GPU).keys().eq(IDS));
     let seen = node.seen(Owner::Nomad, |devices| devices.len() == 3).await;
     assert!(seen.iter().all(|device| device.health == Health::Healthy), "{seen:?}");
-    let mut view = node.gateway.scope(Owner::Nomad).devices();
+    let mut view = node.gateway.scope(Owner::Nomad).devices().subscribe();
     let inventory = view.wait_for(Option::is_some).await.unwrap().clone().unwrap();
     let DeviceGroup { vendor: maker, kind, name, .. } = &*inventory.groups[0];
     assert_eq!((&**maker, &**kind, &**name), ("acme.com", "gpu", "default"));

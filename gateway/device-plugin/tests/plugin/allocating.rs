@@ -22,11 +22,11 @@ pub(crate) fn token(options: &RunOptions) -> LeaseToken {
 /// Creates and starts a task with a lease, in a sandbox of its own, as CRI does; returns the sandbox.
 pub(crate) async fn run(node: &PluginFixture, name: &str, token: LeaseToken) -> String {
     let scope = node.gateway.scope(Owner::Kubernetes);
-    let sandbox = scope.create_sandbox(specs::sandbox(Owner::Kubernetes, name)).await.unwrap();
+    let sandbox = scope.sandboxes().create(specs::sandbox(Owner::Kubernetes, name)).await.unwrap();
     let mut spec = specs::task(Owner::Kubernetes, name, BUSYBOX, &["serve"]);
     spec.leases = vec![LeaseClaim { token, slots: Vec::new(), named: false }];
-    let task = scope.create_task(&sandbox.id.to_string(), spec).await.unwrap();
-    scope.start_task(&task.id.to_string()).await.unwrap();
+    let task = scope.tasks().create(&sandbox.id.to_string(), spec).await.unwrap();
+    scope.tasks().start(&task.id.to_string()).await.unwrap();
     sandbox.id.to_string()
 }
 
@@ -41,7 +41,7 @@ async fn a_pod_gets_its_devices_and_the_token_of_their_lease() {
     assert_eq!(given.devices, [(path.clone(), path.clone(), "rw".to_owned())]);
     assert_eq!(given.envs["DEVICES"], path);
     assert_eq!(given.cdi_devices, [format!("{TPU}={number}")]);
-    let report = node.gateway.ledger_report();
+    let report = node.gateway.claims().report();
     let lease = report.devices.get(token(&given)).expect("it is in the ledger");
     assert_eq!((lease.owner, &lease.slots), (Owner::Kubernetes, &given.ids[TPU]));
     assert!(matches!(lease.state, LeaseState::Unbound { .. }), "{lease:?}");
@@ -54,7 +54,7 @@ async fn a_refusal_names_the_resource_the_device_and_who_has_it() {
     // The device is asked for before the kubelet has seen that it is gone.
     let mut client = crate::hostile::client(&node.endpoint(&kubelet, TPU)).await;
     let nomad = node.gateway.scope(Owner::Nomad);
-    nomad.lease(&["acme-com-tpu-000".to_owned()]).await.unwrap();
+    nomad.devices().lease(&["acme-com-tpu-000".to_owned()]).await.unwrap();
     let refused = client.allocate(crate::hostile::asked(&["acme-com-tpu-000"])).await.unwrap_err();
     for part in [TPU, "acme-com-tpu-000", "nomad"] {
         assert!(refused.message().contains(part), "{refused:?}");
@@ -77,7 +77,7 @@ async fn the_successor_of_a_pod_waits_for_the_end_of_its_containers() {
     tokio::pin!(waiting);
     let early = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
     assert!(early.is_err(), "{early:?}");
-    node.gateway.scope(Owner::Kubernetes).stop_sandbox(&sandbox).await.unwrap();
+    node.gateway.scope(Owner::Kubernetes).sandboxes().stop(&sandbox).await.unwrap();
     waiting.await.unwrap();
 }
 
@@ -92,7 +92,7 @@ async fn what_no_pod_has_by_the_kubelets_list_is_free_again() {
     let orphan = token(&kubelet.admit("orphan", "app", &[(TPU, 1)]).await.unwrap());
     kubelet.remove_pod("orphan");
     let holds = |token| {
-        node.gateway.ledger_report().devices.get(token).is_some_and(switchyard_core::ledger::Lease::holds)
+        node.gateway.claims().report().devices.get(token).is_some_and(switchyard_core::ledger::Lease::holds)
     };
     let gone = tokio::time::timeout(Duration::from_secs(20), async {
         while holds(orphan) {

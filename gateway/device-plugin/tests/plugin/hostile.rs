@@ -53,7 +53,7 @@ async fn ids_that_make_no_sense_are_refused_and_nothing_is_leased() {
         };
         assert_eq!(client.pre_start_container(request).await.unwrap_err().code(), code);
     }
-    assert_eq!(node.gateway.ledger_report().devices.leases().count(), 0);
+    assert_eq!(node.gateway.claims().report().devices.leases().count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,7 +66,7 @@ async fn several_containers_in_one_call_have_a_lease_each() {
     let given = client.allocate(request).await.unwrap().into_inner().container_responses;
     assert_eq!(given.iter().map(|one| one.devices.len()).collect::<Vec<_>>(), [2, 1]);
     assert_ne!(given[0].annotations, given[1].annotations);
-    assert_eq!(node.gateway.ledger_report().devices.leases().count(), 2);
+    assert_eq!(node.gateway.claims().report().devices.leases().count(), 2);
     let none = client.allocate(v1beta1::AllocateRequest::default()).await.unwrap().into_inner();
     assert!(none.container_responses.is_empty());
 }

@@ -51,7 +51,7 @@ impl PluginFixture {
         let fake = Fake::with_local_busybox().await;
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
         let (hardware, inventories) = watch::channel(Some(Arc::new(inventory)));
-        gateway.watch_devices(inventories);
+        gateway.devices().watch(inventories);
         gateway.recover().await.unwrap();
         let frontend = Frontend::new(gateway.scope(Owner::Kubernetes), config.clone())
             .listing_each(Duration::from_millis(50));

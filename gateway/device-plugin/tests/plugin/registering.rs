@@ -147,12 +147,12 @@ async fn resources_that_pods_may_have_devices_of_are_registered_before_all_other
         if pod != "waits" {
             let sandbox = run(&node, pod, token(&given)).await;
             if pod == "stopped" {
-                node.gateway.scope(Owner::Kubernetes).stop_sandbox(&sandbox).await.unwrap();
+                node.gateway.scope(Owner::Kubernetes).sandboxes().stop(&sandbox).await.unwrap();
             }
         }
     }
     // A device that another owner has is not urgent for a kubelet.
-    node.gateway.scope(Owner::Nomad).lease(&["acme-com-r20-000".to_owned()]).await.unwrap();
+    node.gateway.scope(Owner::Nomad).devices().lease(&["acme-com-r20-000".to_owned()]).await.unwrap();
     let mut checkpoint = kubelet.kill();
     for _ in 0..5 {
         let kubelet = Kubelet::start(node.directory(), Options { checkpoint, ..Options::default() });

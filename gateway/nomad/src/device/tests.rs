@@ -22,7 +22,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 fn unrecovered() -> (Gateway, Tell, DeviceService) {
     let gateway = Gateway::new(Arc::new(Fake::new()), Limits::default());
     let (tell, inventories) = watch::channel(None);
-    gateway.watch_devices(inventories);
+    gateway.devices().watch(inventories);
     let service = DeviceService::new(gateway.scope(Owner::Nomad));
     (gateway, tell, service)
 }
@@ -160,7 +160,7 @@ async fn a_later_stream_begins_with_changes_made_without_streams() {
     tell.send_replace(well());
     let first = Box::pin(plugin.fingerprints()).next().await.unwrap().unwrap();
     assert_eq!(health(&first), [("acme0", ""), ("acme1", "")]);
-    gateway.scope(Owner::Kubernetes).lease(&["acme1".to_owned()]).await.unwrap();
+    gateway.scope(Owner::Kubernetes).devices().lease(&["acme1".to_owned()]).await.unwrap();
     let later = Box::pin(plugin.fingerprints()).next().await.unwrap().unwrap();
     assert_eq!(health(&later), [("acme0", ""), ("acme1", "it is held by kubernetes")]);
 }
@@ -172,11 +172,11 @@ async fn slots_of_other_owners_are_unhealthy_until_free() {
     let mut stream = Box::pin(plugin.fingerprints());
     assert_eq!(health(&stream.next().await.unwrap().unwrap()), [("acme0::0", ""), ("acme0::1", "")]);
     let kubelet = gateway.scope(Owner::Kubernetes);
-    let lease = kubelet.lease(&["acme0::1".to_owned()]).await.unwrap();
+    let lease = kubelet.devices().lease(&["acme0::1".to_owned()]).await.unwrap();
     let held = "it is held by kubernetes";
     assert_eq!(health(&stream.next().await.unwrap().unwrap()), [("acme0::0", ""), ("acme0::1", held)]);
     plugin.reserve_ids(&["acme0::0"]).await.unwrap();
-    gateway.release_lease(lease.token).await.unwrap();
+    gateway.devices().release_lease(lease.token).await.unwrap();
     assert_eq!(health(&stream.next().await.unwrap().unwrap()), [("acme0::0", ""), ("acme0::1", "")]);
 }
 
@@ -204,8 +204,8 @@ async fn reservation_of_a_held_device_is_rejected_naming_the_holder() {
     let (gateway, tell, plugin) = plugin().await;
     tell.send_replace(well());
     let kubelet = gateway.scope(Owner::Kubernetes);
-    plugin.scope.devices_scanned().await;
-    kubelet.lease(&["acme0".to_owned()]).await.unwrap();
+    plugin.scope.devices().scanned().await;
+    kubelet.devices().lease(&["acme0".to_owned()]).await.unwrap();
     let refused = plugin.reserve_ids(&["acme1", "acme0"]).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().starts_with("device \"acme0\" is held by kubernetes"), "{refused}");
@@ -245,7 +245,7 @@ async fn reservations_of_no_unknown_or_too_many_devices_are_rejected() {
 async fn device_stats_are_complete_and_repeated() {
     let (_gateway, tell, plugin) = plugin().await;
     tell.send_replace(Some(Arc::new(inventory(Health::Unhealthy("it burns".to_owned())))));
-    plugin.scope.devices_scanned().await;
+    plugin.scope.devices().scanned().await;
     let request = nomad::StatsRequest { collection_interval: None };
     let mut stream = DevicePlugin::stats(&plugin, Request::new(request)).await.unwrap().into_inner();
     for _ in 0..3 {

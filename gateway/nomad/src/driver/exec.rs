@@ -23,7 +23,7 @@ impl Driver {
     /// is killed.
     ///
     /// # Errors
-    /// `NotFound`; those of [`Scope::exec_tail`](switchyard_core::gateway::Scope::exec_tail).
+    /// `NotFound`; those of [`ScopedCommands::exec_tail`](switchyard_core::gateway::ScopedCommands::exec_tail).
     pub(super) async fn exec(
         &self,
         id: &str,
@@ -33,7 +33,7 @@ impl Driver {
         let task = self.task(id)?.id.to_string();
         let limit = if timeout.is_zero() { LONGEST } else { timeout };
         let spec = command_in_task(command, false);
-        let output = self.shared.scope.exec_tail(&task, &spec, Some(limit), OUTPUT_BYTES).await?;
+        let output = self.shared.scope.commands().exec_tail(&task, &spec, Some(limit), OUTPUT_BYTES).await?;
         Ok(nomad::ExecTaskResponse {
             stdout: output.stdout.into(),
             stderr: output.stderr.into(),

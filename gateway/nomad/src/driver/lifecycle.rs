@@ -57,7 +57,7 @@ impl Driver {
     /// `NotFound` if it does not exist.
     pub(super) async fn wait(&self, id: &str) -> Result<nomad::WaitTaskResponse> {
         let task = self.task(id)?.id.to_string();
-        match self.shared.scope.wait_task(&task).await {
+        match self.shared.scope.tasks().wait(&task).await {
             Ok(exit) => Ok(to_proto::ended(&exit)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Err(error.context(unknown_task(id).to_string()))
@@ -71,7 +71,7 @@ impl Driver {
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown signal; those of
-    /// [`Scope::stop_task`](switchyard_core::gateway::Scope::stop_task).
+    /// [`ScopedTasks::stop`](switchyard_core::gateway::ScopedTasks::stop).
     pub(super) async fn stop(
         &self,
         id: &str,
@@ -79,9 +79,9 @@ impl Driver {
         grace: Duration,
     ) -> Result<nomad::StopTaskResponse> {
         let scope = &self.shared.scope;
-        if let Some(task) = scope.task_named(id)? {
+        if let Some(task) = scope.tasks().named(id)? {
             let signal = if signal.is_empty() { None } else { Some(parse_signal(signal)?) };
-            scope.stop_task_by(&task.id.to_string(), signal, grace).await?;
+            scope.tasks().stop_by(&task.id.to_string(), signal, grace).await?;
         }
         Ok(nomad::StopTaskResponse {})
     }
@@ -93,7 +93,7 @@ impl Driver {
     pub(super) async fn signal(&self, id: &str, signal: &str) -> Result<nomad::SignalTaskResponse> {
         let task = self.task(id)?;
         let signal = parse_signal(signal)?;
-        self.shared.scope.signal_task(&task.id.to_string(), signal).await?;
+        self.shared.scope.tasks().signal(&task.id.to_string(), signal).await?;
         Ok(nomad::SignalTaskResponse {})
     }
 
@@ -113,7 +113,7 @@ impl Driver {
         let what = format!("destruction of task {id}");
         let work = async move {
             let _guard = driver.shared.task_locks.lock(task_key(&id).to_owned()).await;
-            let task = driver.shared.scope.task_named(&id)?;
+            let task = driver.shared.scope.tasks().named(&id)?;
             if !force && task.is_some_and(|task| task.state.may_run()) {
                 let text = "must call StopTask for the given task before Destroy or set force to true";
                 return Err(Error::failed_precondition(format!("{text}: {id:?} runs")));
@@ -147,7 +147,7 @@ impl Driver {
                 Ok(()) => return Ok(()),
             }
         };
-        if let Some(sandbox) = self.shared.scope.sandbox_named(removal.id())? {
+        if let Some(sandbox) = self.shared.scope.sandboxes().named(removal.id())? {
             self.dispose_later(&sandbox, gc.into(), &failed);
         }
         Err(failed)
@@ -178,7 +178,7 @@ impl Driver {
 
     /// Removes a task within the caller's future, which holds the lock of the task key.
     async fn remove(&self, removal: &Removal<'_>, gc: &GcConfig) -> Result<()> {
-        match self.shared.scope.sandbox_named(removal.id())? {
+        match self.shared.scope.sandboxes().named(removal.id())? {
             Some(sandbox) => self.dispose(&sandbox, gc.into()).await,
             None => Ok(()),
         }

@@ -23,7 +23,7 @@ impl Driver {
     ///
     /// # Errors
     /// `InvalidArgument`; those of
-    /// [`Scope::create_sandbox`](switchyard_core::gateway::Scope::create_sandbox). Nothing is left behind.
+    /// [`ScopedSandboxes::create`](switchyard_core::gateway::ScopedSandboxes::create). Nothing is left behind.
     pub(super) async fn make_network(
         &self,
         session: Option<&Session>,
@@ -56,15 +56,15 @@ impl Driver {
     /// The caller holds the lock of the name.
     async fn make_namespace(&self, name: &str, spec: SandboxSpec) -> Result<nomad::CreateNetworkResponse> {
         let scope = &self.shared.scope;
-        if let Some(sandbox) = scope.sandbox_named(name)? {
+        if let Some(sandbox) = scope.sandboxes().named(name)? {
             if sandbox.state.is_ready() {
                 let isolation_spec = Some(to_proto::isolation(&sandbox));
                 return Ok(nomad::CreateNetworkResponse { isolation_spec, created: false });
             }
             // It has failed, for example through a restart of the node.
-            scope.remove_sandbox(&sandbox.id.to_string()).await?;
+            scope.sandboxes().remove(&sandbox.id.to_string()).await?;
         }
-        let sandbox = scope.create_sandbox(spec).await?;
+        let sandbox = scope.sandboxes().create(spec).await?;
         let isolation_spec = Some(to_proto::isolation(&sandbox));
         Ok(nomad::CreateNetworkResponse { isolation_spec, created: true })
     }
@@ -72,7 +72,7 @@ impl Driver {
     /// Removes the network namespace of an allocation. Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// Those of [`Scope::remove_sandbox`](switchyard_core::gateway::Scope::remove_sandbox); the removal is completed
+    /// Those of [`ScopedSandboxes::remove`](switchyard_core::gateway::ScopedSandboxes::remove); the removal is completed
     /// in the background.
     pub(super) async fn remove_network(&self, alloc_id: &str) -> Result<nomad::DestroyNetworkResponse> {
         let name = network_name(alloc_id);
@@ -90,7 +90,7 @@ impl Driver {
         let what = format!("removal of {name}");
         let work = async move {
             let _turn = driver.shared.task_locks.lock(name.clone()).await;
-            match driver.shared.scope.sandbox_named(&name)? {
+            match driver.shared.scope.sandboxes().named(&name)? {
                 Some(sandbox)
                     if !driver.shared.references.knows_network(&name)
                         || driver.is_cleared(&Record::of(&sandbox.meta)).await =>

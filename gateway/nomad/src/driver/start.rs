@@ -171,7 +171,7 @@ impl Driver {
                 // A caller that went away while the task was being created could not give them up. One that still waits
                 // keeps them: it may pull the image again.
                 if callers.are_gone() {
-                    driver.shared.scope.start_failed(&leases);
+                    driver.shared.scope.devices().start_failed(&leases);
                 }
             })
         });
@@ -206,7 +206,7 @@ impl Driver {
             .task
             .leases
             .iter()
-            .filter_map(|claim| self.shared.scope.reservation(claim.token).transpose())
+            .filter_map(|claim| self.shared.scope.devices().reservation(claim.token).transpose())
             .collect::<Result<_>>()?;
         Ok(plan.with_reservations(reserved))
     }
@@ -214,11 +214,11 @@ impl Driver {
     async fn make(&self, plan: Plan, image_delay: Option<Duration>, callers: &Callers) -> Result<Arc<Task>> {
         let scope = &self.shared.scope;
         callers.check("create a task")?;
-        let sandbox = scope.create_sandbox(plan.sandbox).await?;
+        let sandbox = scope.sandboxes().create(plan.sandbox).await?;
         let made = async {
-            let task = scope.create_task(&sandbox.id.to_string(), plan.task).await?.id.to_string();
+            let task = scope.tasks().create(&sandbox.id.to_string(), plan.task).await?.id.to_string();
             self.start_for(&task, callers).await?;
-            scope.task(&task)
+            scope.tasks().find(&task)
         };
         match made.await {
             Ok(task) => Ok(task),
@@ -234,7 +234,7 @@ impl Driver {
     /// Starts a created task, unless its callers go away.
     async fn start_for(&self, task: &str, callers: &Callers) -> Result<()> {
         // Without this waiter the gateway gives the start up.
-        let start = self.shared.scope.start_task(task);
+        let start = self.shared.scope.tasks().start(task);
         callers.unless_gone(&format!("start task {task}"), start).await?
     }
 
@@ -242,7 +242,7 @@ impl Driver {
     async fn clear_stale_locked(&self, record: &Record, callers: &Callers) -> Result<Option<Arc<Task>>> {
         let scope = &self.shared.scope;
         let here = task_key(&record.id);
-        for sandbox in scope.sandboxes_with_prefix(here)? {
+        for sandbox in scope.sandboxes().with_prefix(here)? {
             let name = &sandbox.meta.name;
             if task_key(name) == here && *name != record.id {
                 tracing::info!(
@@ -253,8 +253,8 @@ impl Driver {
                 self.dispose_eventually(&sandbox, Disposal::REMOVE).await?;
             }
         }
-        let sandbox = scope.sandbox_named(&record.id)?;
-        let task = scope.task_named(&record.id)?;
+        let sandbox = scope.sandboxes().named(&record.id)?;
+        let task = scope.tasks().named(&record.id)?;
         let existing = if self.has_unfinished_removal(&record.id)? {
             Existing::Stale
         } else {
@@ -265,7 +265,7 @@ impl Driver {
             (Existing::Created, Some(task)) => {
                 let id = task.id.to_string();
                 match self.start_for(&id, callers).await {
-                    Ok(()) => return Ok(Some(scope.task(&id)?)),
+                    Ok(()) => return Ok(Some(scope.tasks().find(&id)?)),
                     Err(error) => {
                         tracing::debug!(
                             task = record.id,
@@ -291,7 +291,7 @@ impl StartLeases<'_> {
     fn settle<T>(mut self, result: Result<T>) -> Result<T> {
         let leases = std::mem::take(&mut self.leases);
         if result.is_err() {
-            self.scope.start_failed(&leases);
+            self.scope.devices().start_failed(&leases);
         }
         result
     }
@@ -302,7 +302,7 @@ impl Drop for StartLeases<'_> {
     /// finds it.
     fn drop(&mut self) {
         if self.scope.callers(Waiters::default()).are_gone() {
-            self.scope.start_failed(&self.leases);
+            self.scope.devices().start_failed(&self.leases);
         }
     }
 }

@@ -49,13 +49,13 @@ impl StatsSampler {
             let ticks = &mut self.ticks;
             tokio::select! {
                 _ = ticks.tick() => {}
-                _ = scope.wait_task(&text) => return None,
+                _ = scope.tasks().wait(&text) => return None,
                 () = scope.ended() => return None,
             }
-            if !scope.task(&text).ok()?.state.is_running() {
+            if !scope.tasks().find(&text).ok()?.state.is_running() {
                 continue;
             }
-            match scope.task_stats(&[self.task]).await {
+            match scope.tasks().stats(&[self.task]).await {
                 Ok(mut found) => {
                     let usage = found.remove(&self.task)?.usage;
                     let now = Sample { at: SystemTime::now(), usage };

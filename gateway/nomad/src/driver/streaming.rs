@@ -63,7 +63,7 @@ impl Driver {
     ///
     /// # Errors
     /// `InvalidArgument` if the first message is not a setup; `NotFound`; those of
-    /// [`Scope::exec`](switchyard_core::gateway::Scope::exec).
+    /// [`ScopedCommands::exec`](switchyard_core::gateway::ScopedCommands::exec).
     pub(super) async fn exec_streaming<S>(
         &self,
         metadata: &MetadataMap,
@@ -85,7 +85,7 @@ impl Driver {
         let second = if tty { first_size(&mut requests).await } else { None };
         let size = second.as_ref().and_then(|message| message.as_ref().ok()?.tty_size).and_then(size);
         let spec = ExecSpec { tty, size, ..command_in_task(command, true) };
-        match scope.exec(&task, &spec).await {
+        match scope.commands().exec(&task, &spec).await {
             Ok(process) => {
                 let requests = stream::iter(std::iter::once(Ok(first)).chain(second)).chain(requests);
                 Ok(response_stream(process, requests, scope.ended()))

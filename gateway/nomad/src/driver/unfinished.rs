@@ -151,11 +151,11 @@ impl Driver {
         let earlier = self.shared.unfinished.disposal(sandbox.id);
         let disposal = earlier.map_or(disposal, |earlier| disposal.and(earlier));
         if disposal.keep {
-            scope.stop_sandbox(&id).await?;
+            scope.sandboxes().stop(&id).await?;
         } else {
             // Afterwards its images are not known any more, also if the sandbox could not be removed after the task.
-            let task = scope.task_named(&sandbox.meta.name)?;
-            let removed = scope.remove_sandbox(&id).await;
+            let task = scope.tasks().named(&sandbox.meta.name)?;
+            let removed = scope.sandboxes().remove(&id).await;
             if let (Some(task), Some(delay)) = (task, disposal.image_delay) {
                 let used = std::iter::once(&task.details.image_id).chain(&task.details.volume_images);
                 // Those of a task that is still there are in use, and are not scheduled.
@@ -195,7 +195,7 @@ impl Driver {
 
     /// Returns whether the removal of the task of this name has failed and will be retried.
     pub(super) fn has_unfinished_removal(&self, name: &str) -> Result<bool> {
-        let sandbox = self.shared.scope.sandbox_named(name)?;
+        let sandbox = self.shared.scope.sandboxes().named(name)?;
         Ok(sandbox.is_some_and(|sandbox| self.shared.unfinished.contains(sandbox.id)))
     }
 
@@ -220,14 +220,14 @@ impl Driver {
 
     /// The sandboxes of failed starts, among those of all starts.
     fn failed_starts(&self) -> Vec<Arc<Sandbox>> {
-        let mut sandboxes = self.shared.scope.sandboxes().unwrap_or_default();
+        let mut sandboxes = self.shared.scope.sandboxes().list().unwrap_or_default();
         sandboxes.retain(|sandbox| self.is_of_failed_start(sandbox));
         sandboxes
     }
 
     fn is_of_failed_start(&self, sandbox: &Sandbox) -> bool {
         let name = &sandbox.meta.name;
-        let Ok(task) = self.shared.scope.task_named(name) else { return false };
+        let Ok(task) = self.shared.scope.tasks().named(name) else { return false };
         !is_network(name) && is_failed_start(sandbox, task.as_deref())
     }
 
@@ -236,7 +236,7 @@ impl Driver {
         let name = &found.meta.name;
         // Of a start that is in progress now, more will be there afterwards.
         let _guard = self.shared.task_locks.lock(task_key(name).to_owned()).await;
-        let Ok(sandbox) = self.shared.scope.sandbox_by_id(found.id) else { return };
+        let Ok(sandbox) = self.shared.scope.sandboxes().by_id(found.id) else { return };
         if self.is_of_failed_start(&sandbox) {
             tracing::info!(task = name, "removing what a predecessor left of a failed start");
             self.shared.unfinished.add(sandbox.id, Disposal::REMOVE);
@@ -274,7 +274,7 @@ impl Driver {
 
     async fn try_removal(&self, id: SandboxId) {
         let scope = &self.shared.scope;
-        let name = match scope.sandbox_by_id(id) {
+        let name = match scope.sandboxes().by_id(id) {
             Ok(sandbox) => sandbox.meta.name.clone(),
             Err(error) => return self.forget_if_gone(id, &error),
         };
@@ -285,7 +285,7 @@ impl Driver {
             let _guard = guard;
             // Another call may have been first.
             let Some(disposal) = driver.shared.unfinished.disposal(id) else { return Ok(()) };
-            match driver.shared.scope.sandbox_by_id(id) {
+            match driver.shared.scope.sandboxes().by_id(id) {
                 Ok(sandbox) => driver.dispose_eventually(&sandbox, disposal).await,
                 Err(error) => {
                     driver.forget_if_gone(id, &error);

@@ -54,9 +54,9 @@ impl ImageGc {
     /// predecessor is lost.
     ///
     /// # Errors
-    /// Those of [`Scope::images`].
+    /// Those of [`ScopedImages::list`](switchyard_core::gateway::ScopedImages::list).
     pub(crate) async fn schedule_unused(&self, delay: Duration) -> Result<()> {
-        for image in self.scope.images().await? {
+        for image in self.scope.images().list().await? {
             if image.holders.contains_key(&Owner::Nomad) && !self.due().contains_key(&image.id) {
                 self.schedule(&image.id, delay);
             }
@@ -99,9 +99,9 @@ impl ImageGc {
             return;
         }
         let removed = async {
-            match self.scope.image(image.as_str()).await? {
+            match self.scope.images().find(image.as_str()).await? {
                 Some(found) if found.holders.contains_key(&Owner::Nomad) => {
-                    self.scope.remove_image(image.as_str()).await?;
+                    self.scope.images().remove(image.as_str()).await?;
                     Ok(true)
                 }
                 // Nomad has not pulled it, for example an image imported by an operator: others remove it.
@@ -126,7 +126,7 @@ impl ImageGc {
 
     /// Returns whether a task uses this image; before recovery `true`.
     fn is_used(&self, image: &ImageId) -> bool {
-        let Ok(tasks) = self.scope.tasks() else { return true };
+        let Ok(tasks) = self.scope.tasks().list() else { return true };
         tasks.iter().any(|task| {
             let details = &task.details;
             details.image_id == *image || details.volume_images.iter().any(|volume| volume == image)

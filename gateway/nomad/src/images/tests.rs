@@ -60,7 +60,7 @@ impl ImagesFixture {
     }
 
     async fn has(&self) -> bool {
-        self.images.scope.image(BUSYBOX).await.expect("it can be read").is_some()
+        self.images.scope.images().find(BUSYBOX).await.expect("it can be read").is_some()
     }
 }
 
@@ -201,7 +201,7 @@ async fn image_not_pulled_by_nomad_is_not_released() {
         handler: String::new(),
         owner: Owner::Kubernetes,
     };
-    kubernetes.pull_image(&request).await.expect("the registry has it");
+    kubernetes.images().pull(&request).await.expect("the registry has it");
     let image = fixture.get(&wish()).await.expect("the node has it");
     let keep = Arc::clone(&fixture.keep);
     let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));

@@ -38,7 +38,7 @@ fn recovery(gateway: &Gateway, error: &watch::Receiver<Option<String>>) -> Condi
 
 /// The condition of device allocation.
 fn devices(gateway: &Gateway) -> Condition {
-    match (gateway.is_ledger_recovered(), gateway.is_recovered()) {
+    match (gateway.devices().is_recovered(), gateway.is_recovered()) {
         (true, _) => Condition::Up("can be given out".into()),
         (false, false) => Condition::Down("it is not known yet which were given out before".into()),
         (false, true) => Condition::Down(

@@ -72,7 +72,7 @@ impl CheckRunner {
             cwd: None,
             drain: DRAIN,
         };
-        let mut ended = Box::pin(self.scope.exec_tail(task, &spec, Some(*timeout), OUTPUT_BYTES));
+        let mut ended = Box::pin(self.scope.commands().exec_tail(task, &spec, Some(*timeout), OUTPUT_BYTES));
         let output = tokio::select! {
             biased;
             output = &mut ended => output,

@@ -134,7 +134,7 @@ impl TestNode {
     /// The core's id of a task.
     #[track_caller]
     fn object(&self, number: usize) -> TaskId {
-        self.gateway.scope(Owner::Swarm).task_named(&task_id(number)).unwrap().unwrap().id
+        self.gateway.scope(Owner::Swarm).tasks().named(&task_id(number)).unwrap().unwrap().id
     }
 
     /// The files of secrets and configs that are there.

@@ -29,9 +29,9 @@ impl Worker {
         }
         let scope = &self.shared.scope;
         let slots: Vec<String> = devices.iter().map(|device| device.id.clone()).collect();
-        let leased = scope.lease(&slots).await.map_err(not_had)?;
+        let leased = scope.devices().lease(&slots).await.map_err(not_had)?;
         self.leases = vec![LeaseClaim::new(leased.token)];
-        scope.wait_until_free(&slots, RELEASE_LIMIT).await?;
+        scope.devices().wait_until_free(&slots, RELEASE_LIMIT).await?;
         leased.reservation.add_to(task);
         task.leases.clone_from(&self.leases);
         Ok(())
@@ -39,7 +39,7 @@ impl Worker {
 
     /// Gives up the leases with which no task was created. Idempotent.
     pub(super) fn give_up_leases(&self) {
-        self.shared.scope.start_failed(&self.leases);
+        self.shared.scope.devices().start_failed(&self.leases);
     }
 }
 

@@ -91,7 +91,7 @@ impl Worker {
             biased;
             () = wanted_otherwise(wanted) => None,
             // A check that ends with its task says nothing.
-            exit = self.shared.scope.wait_task(&id) => Some(exit.map(Observed::Exited)),
+            exit = self.shared.scope.tasks().wait(&id) => Some(exit.map(Observed::Exited)),
             state = changed => Some(Ok(match state {
                 HealthState::Unhealthy => Observed::Unhealthy,
                 HealthState::Starting | HealthState::Healthy => Observed::Healthy,

@@ -77,7 +77,7 @@ impl Worker {
     async fn ensure_image(&self, image: &ServiceImage) -> Result<()> {
         let scope = &self.shared.scope;
         let ServiceImage { reference, has_digest, credentials } = image;
-        if *has_digest && scope.image(reference).await?.is_some() {
+        if *has_digest && scope.images().find(reference).await?.is_some() {
             return Ok(());
         }
         let request = PullRequest {
@@ -87,12 +87,12 @@ impl Worker {
             owner: scope.owner(),
         };
         let limit = self.shared.settings.pull_timeout;
-        let pulled = tokio::time::timeout(limit, scope.pull_image(&request)).await;
+        let pulled = tokio::time::timeout(limit, scope.images().pull(&request)).await;
         let pulled =
             pulled.unwrap_or_else(|_| Err(Error::deadline(format!("it did not end within {limit:?}"))));
         match pulled {
             Ok(_) => Ok(()),
-            Err(error) => match scope.image(reference).await {
+            Err(error) => match scope.images().find(reference).await {
                 Ok(Some(_)) => {
                     tracing::warn!(
                         task = self.id,
@@ -117,7 +117,7 @@ impl Worker {
                     self.prepared.insert(prepared).clone()
                 }
             };
-            let sandbox = match scope.create_sandbox(sandbox).await {
+            let sandbox = match scope.sandboxes().create(sandbox).await {
                 Ok(sandbox) => sandbox,
                 Err(error) if error.kind() == ErrorKind::FailedPrecondition && self.chooses_ports() => {
                     tracing::debug!(
@@ -130,7 +130,7 @@ impl Worker {
                 }
                 Err(error) => return Err(error),
             };
-            return scope.create_task(&sandbox.id.to_string(), task).await.map(drop);
+            return scope.tasks().create(&sandbox.id.to_string(), task).await.map(drop);
         }
         Err(Error::exhausted("endpoint.ports: each port that was chosen has been taken by others meanwhile"))
     }
@@ -178,10 +178,10 @@ impl Worker {
         }
         let scope = &self.shared.scope;
         let reference = &image.reference;
-        let found = scope.image(reference).await?.ok_or_else(|| {
+        let found = scope.images().find(reference).await?.ok_or_else(|| {
             Error::not_found(format!("image {reference:?} was removed while the task was prepared"))
         })?;
-        health::resolve(service, &from_image::health(&scope.image_config(&found.id).await?)?)
+        health::resolve(service, &from_image::health(&scope.images().config(&found.id).await?)?)
     }
 
     /// Chooses ports of the node for those that have none.
@@ -194,7 +194,7 @@ impl Worker {
             let mut chosen = None;
             for number in numbers.entry(port.protocol).or_insert_with(|| from_random_start(&range)) {
                 let candidate = HostPort { protocol: port.protocol, port: number, ip: None };
-                if !taken.contains(&candidate) && self.shared.scope.is_host_port_free(&candidate)? {
+                if !taken.contains(&candidate) && self.shared.scope.claims().is_host_port_free(&candidate)? {
                     chosen = Some(candidate);
                     break;
                 }

@@ -14,7 +14,7 @@ impl Worker {
     /// exit stay until the manager removes it. Idempotent.
     pub(super) async fn release(&self) -> Result<()> {
         if let Some(sandbox) = self.sandbox_object()? {
-            self.shared.scope.stop_sandbox(&sandbox.id.to_string()).await?;
+            self.shared.scope.sandboxes().stop(&sandbox.id.to_string()).await?;
         }
         self.give_up_leases();
         let files = self.shared.files.clone();
@@ -46,18 +46,18 @@ impl Worker {
         let scope = &self.shared.scope;
         let sandbox = self.sandbox_object()?;
         if let Some(task) = self.task_object()? {
-            scope.remove_task(&task.id.to_string()).await?;
+            scope.tasks().remove(&task.id.to_string()).await?;
         }
         if let Some(sandbox) = &sandbox {
             // After the task, which has them mounted.
             for volume in Record::of(&sandbox.meta).anonymous_volumes {
-                scope.remove_volume(volume).await?;
+                scope.volumes().remove(volume).await?;
             }
         }
         let logs = self.shared.settings.log_dir.join(&self.id);
         blocking("removal of a log", move || remove_dir(&logs)).await?;
         match sandbox {
-            Some(sandbox) => scope.remove_sandbox(&sandbox.id.to_string()).await,
+            Some(sandbox) => scope.sandboxes().remove(&sandbox.id.to_string()).await,
             None => Ok(()),
         }
     }

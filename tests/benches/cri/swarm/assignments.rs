@@ -128,7 +128,7 @@ impl AssignmentSides {
         self.node.apply(false, vec![Change::TaskGone(id.clone())]).await;
         let scope = self.node.gateway.scope(Owner::Swarm);
         let gone = async {
-            while scope.task_named(&id)?.is_some() {
+            while scope.tasks().named(&id)?.is_some() {
                 tokio::time::sleep(LOOK_PAUSE).await;
             }
             Ok::<(), Failure>(())

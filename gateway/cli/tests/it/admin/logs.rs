@@ -36,7 +36,7 @@ async fn place_of_a_log_is_told_on_the_unix_socket_alone() {
     };
     assert_eq!(view, expected);
     pages.node.fake.exit(task.id, 0).unwrap();
-    pages.node.gateway.scope(Owner::Nomad).wait_task(&expected.id).await.unwrap();
+    pages.node.gateway.scope(Owner::Nomad).tasks().wait(&expected.id).await.unwrap();
     let (_, body) = pages.get("/v1/tasks/log?name=shop%2Fweb+(3a7c)").await;
     let view: TaskLogView = serde_json::from_str(&body).unwrap();
     assert_eq!(view, TaskLogView { state: "exited".into(), is_complete: true, ..expected });
@@ -53,7 +53,7 @@ async fn place_of_a_log_is_told_although_the_logkeeper_is_away() {
     let stdio = Stdio { output: Output::Log(path.clone()), ..Stdio::default() };
     let task = pages.node.run(TaskSpec { stdio, ..endless(Owner::Swarm, "web") }).await;
     pages.node.fake.exit(task.id, 0).unwrap();
-    pages.node.gateway.scope(Owner::Swarm).wait_task(&task.id.to_string()).await.unwrap();
+    pages.node.gateway.scope(Owner::Swarm).tasks().wait(&task.id.to_string()).await.unwrap();
     // Its client waits for one that is started again, for longer than a page waits.
     std::fs::remove_file(pages.node.dir.path().join(LOGKEEPER)).unwrap();
     let (status, body) = pages.get(&format!("/v1/tasks/log?name={}", task.id)).await;

@@ -212,22 +212,22 @@ impl TestNode {
         let reference = reference.to_owned();
         let request =
             PullRequest { reference, credentials: Credentials::Anonymous, handler: String::new(), owner };
-        self.gateway.images().pull(&request).await.unwrap();
+        self.gateway.images().store().pull(&request).await.unwrap();
     }
 
     pub(super) async fn sandbox(&self, spec: SandboxSpec) -> Arc<Sandbox> {
-        self.gateway.scope(spec.meta.owner).create_sandbox(spec).await.unwrap()
+        self.gateway.scope(spec.meta.owner).sandboxes().create(spec).await.unwrap()
     }
 
     /// A task in this sandbox, before it is started.
     pub(super) async fn task(&self, sandbox: &Sandbox, spec: TaskSpec) -> Arc<Task> {
-        self.gateway.scope(spec.meta.owner).create_task(&sandbox.id.to_string(), spec).await.unwrap()
+        self.gateway.scope(spec.meta.owner).tasks().create(&sandbox.id.to_string(), spec).await.unwrap()
     }
 
     /// A running task in this sandbox.
     pub(super) async fn start(&self, sandbox: &Sandbox, spec: TaskSpec) -> Arc<Task> {
         let task = self.task(sandbox, spec).await;
-        self.gateway.scope(task.meta.owner).start_task(&task.id.to_string()).await.unwrap();
+        self.gateway.scope(task.meta.owner).tasks().start(&task.id.to_string()).await.unwrap();
         task
     }
 
@@ -240,12 +240,12 @@ impl TestNode {
     /// Finds these devices on the node. Call it once.
     pub(super) async fn add_devices(&self, groups: impl IntoIterator<Item = DeviceGroup>) {
         let found = watch::Sender::new(Some(Arc::new(Inventory::of(groups))));
-        self.gateway.watch_devices(found.subscribe());
-        self.gateway.scope(Owner::Host).devices_scanned().await;
+        self.gateway.devices().watch(found.subscribe());
+        self.gateway.scope(Owner::Host).devices().scanned().await;
     }
 
     pub(super) async fn lease(&self, owner: Owner, slot: &str) -> switchyard_core::Result<LeaseToken> {
-        Ok(self.gateway.scope(owner).lease(&[slot.to_owned()]).await?.token)
+        Ok(self.gateway.scope(owner).devices().lease(&[slot.to_owned()]).await?.token)
     }
 }
 

@@ -72,7 +72,7 @@ async fn the_command_line_shows_status_and_objects() {
     assert!(text.contains("runc     1.1.0    CVE-2024-21626\n"), "{text}");
     let output = run(&["ps", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
-    let sandboxes = pages.node.gateway.scope(Owner::Kubernetes).sandboxes().unwrap();
+    let sandboxes = pages.node.gateway.scope(Owner::Kubernetes).sandboxes().list().unwrap();
     let id = short(&sandboxes[0].id.to_string());
     assert!(text.contains(&format!("{id}  kubernetes  shop/web  ready  ")), "{text}");
     let output = run(&["ps", "--socket", &socket, "--output", "json"]).await;

@@ -45,9 +45,9 @@ async fn failed(node: &TestNode) -> Failed {
     node.fake.set_runtime_spec(task.id, r#"{"process":{"args":["serve"],"env":["TOKEN_NAME=hunter2"]}}"#);
     let failed = Failed { sandbox: sandbox.id.to_string(), task: task.id.to_string() };
     node.fake.fail_next(BackendMethod::StartTask, Error::internal(HOSTILE));
-    scope.start_task(&failed.task).await.unwrap_err();
+    scope.tasks().start(&failed.task).await.unwrap_err();
     node.fake.fail_next(BackendMethod::StopSandbox, Error::internal(HOSTILE));
-    scope.stop_sandbox(&failed.sandbox).await.unwrap_err();
+    scope.sandboxes().stop(&failed.sandbox).await.unwrap_err();
     failed
 }
 
@@ -129,7 +129,7 @@ impl Site {
 async fn strangers_see_health_and_counts_alone() {
     let site = Site::new().await;
     let Failed { sandbox, task } = failed(&site.node).await;
-    let web = &site.node.gateway.scope(Owner::Kubernetes).sandboxes().unwrap()[0];
+    let web = &site.node.gateway.scope(Owner::Kubernetes).sandboxes().list().unwrap()[0];
     let id = web.id.to_string();
     let ip = web.details.ips[0].to_string();
     let secrets = ["shop/web", &id[..6], &ip, "gone", "jobs/train", "alert(1)"];

@@ -26,7 +26,7 @@ async fn pages() -> (Pages, String) {
     let node = TestNode::new().await;
     volume_user(&node, Owner::Nomad, "cache").await;
     let gone = volume_user(&node, Owner::Swarm, "data").await;
-    node.gateway.scope(Owner::Swarm).remove_task(&gone.id.to_string()).await.unwrap();
+    node.gateway.scope(Owner::Swarm).tasks().remove(&gone.id.to_string()).await.unwrap();
     let user = volume_user(&node, Owner::Swarm, "used").await.id.to_string();
     (Pages::serve(node).await, user)
 }
@@ -59,7 +59,7 @@ async fn volumes_are_listed_and_removed_on_the_unix_socket_only() {
         assert_eq!(status, expected, "{path}: {text}");
     }
     assert!(pages.get_tcp("/v1/volumes").await.starts_with("HTTP/1.1 404"));
-    let left = pages.node.gateway.volumes().await.unwrap();
+    let left = pages.node.gateway.volumes().list().await.unwrap();
     assert_eq!(left.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["cache", "used"]);
 }
 

@@ -25,10 +25,10 @@ const PLACE_WAIT: Duration = Duration::from_secs(1);
 
 /// The number of commands that run in each task, with those that could not be ended yet.
 #[derive(Debug, Clone, Default)]
-pub(in crate::gateway) struct CommandCounts(Arc<Commands>);
+pub(super) struct CommandCounts(Arc<Places>);
 
 #[derive(Debug, Default)]
-struct Commands {
+struct Places {
     running: Mutex<HashMap<TaskId, usize>>,
     /// Notified whenever a place becomes free.
     freed: Notify,
@@ -44,7 +44,7 @@ pub(super) struct CommandPermit {
 /// The output that is held for callers, in bytes. A task has at most a part of it, and each owner a part that no other owner
 /// can use (ADR 66).
 #[derive(Debug, Default)]
-pub(in crate::gateway) struct OutputBudget(Mutex<HeldOutput>);
+pub(super) struct OutputBudget(Mutex<HeldOutput>);
 
 /// Who holds how many bytes.
 #[derive(Debug, Default)]

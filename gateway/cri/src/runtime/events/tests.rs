@@ -90,7 +90,7 @@ impl EventsFixture {
             handler: String::new(),
             owner: Owner::Kubernetes,
         };
-        scope.pull_image(&request).await.expect("the registry has it");
+        scope.images().pull(&request).await.expect("the registry has it");
     }
 }
 
@@ -196,9 +196,9 @@ async fn events_exclude_other_owners() {
         from_proto::sandbox(request, &Config::default(), SystemTime::now()).expect("it is well formed");
     spec.meta.owner = Owner::Nomad;
     let nomad = fixture.gateway.scope(Owner::Nomad);
-    let theirs = nomad.create_sandbox(spec).await.expect("it is well formed").id.to_string();
+    let theirs = nomad.sandboxes().create(spec).await.expect("it is well formed").id.to_string();
     let mut stream = fixture.follow().await;
-    nomad.remove_sandbox(&theirs).await.expect("it goes");
+    nomad.sandboxes().remove(&theirs).await.expect("it goes");
     let own = fixture.run("own").await;
     assert_eq!(next_events(&mut stream, 1).await, [(own, Kind::ContainerCreatedEvent)]);
 }

@@ -75,7 +75,7 @@ async fn stop_of_a_task_that_is_kept_is_completed_in_the_background() {
     }
     fixture.destroy(&id, true).await.expect_err("containerd is away");
     tokio::time::sleep(LONG).await;
-    let sandbox = fixture.driver.scope().sandbox_named(&id).expect("it is known").expect("it is kept");
+    let sandbox = fixture.driver.scope().sandboxes().named(&id).expect("it is known").expect("it is kept");
     assert_eq!(sandbox.state.as_str(), "stopped");
     assert_eq!(fixture.fake.count(Method::RemoveSandbox), 0);
 }

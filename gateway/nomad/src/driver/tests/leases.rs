@@ -29,8 +29,8 @@ pub(super) async fn fixture_with_devices() -> DriverFixture {
 impl DriverFixture {
     async fn equip(&self) {
         let (tell, inventories) = watch::channel(Some(Arc::new(devices(&["acme0"], 1))));
-        self.gateway.watch_devices(inventories);
-        let mut view = self.gateway.scope(Owner::Nomad).devices();
+        self.gateway.devices().watch(inventories);
+        let mut view = self.gateway.scope(Owner::Nomad).devices().subscribe();
         view.wait_for(Option::is_some).await.expect("the gateway lives");
         // The scanner ends: the inventory stays as it is.
         drop(tell);
@@ -60,7 +60,7 @@ impl DriverFixture {
 
 /// The reason why a kubelet does not get the device.
 async fn refused(pods: &Scope) -> String {
-    let error = pods.lease(&["acme0".to_owned()]).await.expect_err("it is held");
+    let error = pods.devices().lease(&["acme0".to_owned()]).await.expect_err("it is held");
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
     error.report()
 }
@@ -87,7 +87,7 @@ async fn restarted_task_keeps_its_device_and_others_release_it() {
     refused(&fixture.pods()).await;
     fixture.destroy(&second.id, true).await.expect("it is killed");
     tokio::time::sleep(GRACE_OVER).await;
-    fixture.pods().lease(&["acme0".to_owned()]).await.expect("it was given back");
+    fixture.pods().devices().lease(&["acme0".to_owned()]).await.expect("it was given back");
     let late = fixture.start(&fixture.leased("00000003", &given)).await.expect_err("it is another's now");
     assert_eq!((late.code(), late.details().is_empty()), (Code::FailedPrecondition, false));
     assert!(late.message().contains("may have been given to others meanwhile"), "{late:?}");
@@ -166,7 +166,8 @@ async fn running_task_keeps_its_device_across_daemon_restart() {
 async fn unknown_lease_is_rejected_as_recoverable() {
     let fixture = fixture_with_devices().await;
     let unknown = BTreeMap::from([("SWITCHYARD_LEASE_01234567".to_owned(), "01234567".repeat(4))]);
-    let kubelets = fixture.pods().lease(&["acme0".to_owned()]).await.expect("it is free").token.to_string();
+    let kubelets =
+        fixture.pods().devices().lease(&["acme0".to_owned()]).await.expect("it is free").token.to_string();
     let kubelets = BTreeMap::from([(format!("SWITCHYARD_LEASE_{}", &kubelets[..8]), kubelets)]);
     let events =
         fixture.driver.task_events(call(nomad::TaskEventsRequest {})).await.expect("there is a session");
@@ -217,10 +218,10 @@ async fn malformed_lease_is_rejected_by_name() {
 async fn task_start_with_an_unhealthy_leased_device_is_rejected() {
     let fixture = fixture().await;
     let (tell, inventories) = watch::channel(Some(Arc::new(devices(&["acme0"], 1))));
-    fixture.gateway.watch_devices(inventories);
+    fixture.gateway.devices().watch(inventories);
     let given = fixture.reserve().await;
     tell.send_replace(Some(Arc::new(devices(&["acme9"], 1))));
-    let mut view = fixture.gateway.scope(Owner::Nomad).devices();
+    let mut view = fixture.gateway.scope(Owner::Nomad).devices().subscribe();
     let knows =
         |view: &Option<Arc<Inventory>>| view.as_ref().is_some_and(|view| view.groups[0].devices.len() == 2);
     view.wait_for(knows).await.expect("the gateway lives");

@@ -73,7 +73,7 @@ impl DriverFixture {
     /// The existing sandboxes, by name.
     async fn left(&self) -> Vec<String> {
         tokio::time::sleep(LOOKS).await;
-        let sandboxes = self.driver.scope().sandboxes().expect("they are known");
+        let sandboxes = self.driver.scope().sandboxes().list().expect("they are known");
         let mut names: Vec<String> = sandboxes.iter().map(|sandbox| sandbox.meta.name.clone()).collect();
         names.sort();
         names

@@ -127,9 +127,9 @@ impl DriverFixture {
     async fn has_released_all(&self, why: &str) {
         let image_delay = PluginConfig::default().gc.image_delay;
         tokio::time::sleep(image_delay.max(GRACE_OVER) + Duration::from_secs(1)).await;
-        let image = self.driver.scope().image(BUSYBOX).await.expect("it can be read");
+        let image = self.driver.scope().images().find(BUSYBOX).await.expect("it can be read");
         assert!(image.is_none(), "{why}: {image:?}");
-        self.pods().lease(&["acme0".to_owned()]).await.expect(why);
+        self.pods().devices().lease(&["acme0".to_owned()]).await.expect(why);
     }
 }
 
@@ -191,7 +191,7 @@ async fn start_that_pulls_its_image_again_keeps_its_device() {
     drop(first);
     second.arrived(1).await;
     tokio::time::sleep(GRACE_OVER).await;
-    fixture.pods().lease(&["acme0".to_owned()]).await.expect_err("the start continues");
+    fixture.pods().devices().lease(&["acme0".to_owned()]).await.expect_err("the start continues");
     drop(second);
     start.await.expect("it does not panic").expect("it starts");
 }
@@ -210,7 +210,7 @@ async fn start_cancelled_before_anything_is_made_releases_its_image_and_leases()
     // Another operation on the task, for which the start waits once it has its image.
     let turn = fixture.driver.shared.task_locks.lock(identity::task_key(&request.id).to_owned()).await;
     drop(held);
-    while fixture.driver.scope().image(BUSYBOX).await.expect("it can be read").is_none() {
+    while fixture.driver.scope().images().find(BUSYBOX).await.expect("it can be read").is_none() {
         tokio::task::yield_now().await;
     }
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -105,7 +105,7 @@ async fn task_that_is_assigned_after_a_failed_leave_waits_for_its_removal() {
     let status = maker.reported(State::Running).await;
     assert_eq!(State::from_wire(status.state), State::Running, "it was removed: {status:?}");
     let scope = gateway.scope(Owner::Swarm);
-    let object = scope.task_named(&task_id(1)).unwrap().expect("nobody has removed it");
+    let object = scope.tasks().named(&task_id(1)).unwrap().expect("nobody has removed it");
     assert!(fake.runs(object.id));
     assert_eq!(maker.made.lock().len(), 1, "there is one executor at a time");
     node.leave().await.unwrap();

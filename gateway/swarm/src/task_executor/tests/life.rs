@@ -101,7 +101,7 @@ async fn image_that_a_digest_names_is_pulled_once() {
     let node = TestNode::new().await;
     node.assign(running(1, &[])).await;
     node.reported(1, State::Running).await;
-    let image = node.gateway.scope(Owner::Swarm).image(BUSYBOX).await.unwrap().unwrap();
+    let image = node.gateway.scope(Owner::Swarm).images().find(BUSYBOX).await.unwrap().unwrap();
     let pulls = node.fake.count(Method::Pull);
     let pinned = swarm::ContainerSpec { image: image.repo_digests[0].clone(), ..container() };
     node.assign(task(2, pinned)).await;

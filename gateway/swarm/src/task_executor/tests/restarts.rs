@@ -259,7 +259,7 @@ async fn complete_list_removes_what_it_does_not_name_of_its_own_cluster_alone() 
     foreign.serve(&member("cluster2"));
     foreign.apply(Changes { is_complete: false, list: vec![Change::Task(Arc::new(running(3, &[])))] }).await;
     let runs = async {
-        while scope.task_named(&task_id(3)).unwrap().is_none_or(|task| !task.state.is_running()) {
+        while scope.tasks().named(&task_id(3)).unwrap().is_none_or(|task| !task.state.is_running()) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };

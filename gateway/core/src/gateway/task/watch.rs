@@ -1,29 +1,36 @@
 //! Background work for single tasks: waiting for their exit, for a predecessor's start, and for a removal to
 //! succeed.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::{Gateway, Shared};
+use super::Tasks;
 use crate::error::ErrorKind;
 use crate::id::TaskId;
 use crate::keyed_lock::KeyedLockGuard;
 use crate::state::{Exit, TaskEvent};
 
-impl Gateway {
+impl Tasks {
+    /// Waits for the outcome of a start that a predecessor began; later operations on the task wait for it. To be
+    /// called before requests are served, when nobody else has the lock of the task.
+    pub(in crate::gateway) async fn recover_start(self: &Arc<Self>, id: TaskId) {
+        self.resume_start(id, self.task_locks.lock(id).await);
+    }
+
     /// Waits for the outcome of a start that a predecessor began. `guard` makes other operations on the task
     /// wait for it. A program that was started runs on, although nobody waits for that start: its
     /// orchestrator finds the task running, and has not seen it as created meanwhile.
-    pub(super) fn resume_start(&self, id: TaskId, guard: KeyedLockGuard) {
-        let gateway = self.clone();
-        self.shared.watchers.spawn(async move {
-            let shared: &Shared = &gateway.shared;
+    fn resume_start(self: &Arc<Self>, id: TaskId, guard: KeyedLockGuard) {
+        let tasks = Arc::clone(self);
+        self.context.watchers.spawn(async move {
+            let context = &tasks.context;
             let _guard = guard;
-            let mut backoff = shared.limits.get().backoff();
+            let mut backoff = context.limits.get().backoff();
             let mut warned = false;
             let event = loop {
                 let outcome = tokio::select! {
-                    outcome = shared.backend.resolve_start(id) => outcome,
-                    () = shared.unwatched.cancelled() => return,
+                    outcome = context.backend.resolve_start(id) => outcome,
+                    () = context.unwatched.cancelled() => return,
                 };
                 match outcome {
                     Ok(Some(started)) => break TaskEvent::Started { pid: started.pid, at: started.at },
@@ -37,12 +44,12 @@ impl Gateway {
                         warned = true;
                     }
                 }
-                if !backoff.wait_unless(&shared.unwatched).await {
+                if !backoff.wait_unless(&context.unwatched).await {
                     return;
                 }
             };
-            match gateway.apply_task(id, event) {
-                Ok((_, after)) if after.state.is_running() => gateway.watch_exit(id),
+            match tasks.apply(id, event) {
+                Ok((_, after)) if after.state.is_running() => tasks.watch_exit(id),
                 Ok(_) => {}
                 Err(error) => {
                     tracing::error!(task.id = %id, error = error.report(), "cannot record the outcome of a predecessor's start");
@@ -53,16 +60,16 @@ impl Gateway {
 
     /// Retries the removal of a task that is not in the table, until it succeeds or the gateway shuts down;
     /// then the next recovery finds the task.
-    pub(super) fn discard_task(&self, id: TaskId) {
-        let gateway = self.clone();
-        self.shared.operations.spawn(async move {
-            let shared: &Shared = &gateway.shared;
-            let mut backoff = shared.limits.get().backoff();
+    pub(super) fn discard(self: &Arc<Self>, id: TaskId) {
+        let tasks = Arc::clone(self);
+        self.context.operations.spawn(async move {
+            let context = &tasks.context;
+            let mut backoff = context.limits.get().backoff();
             loop {
-                if !backoff.wait_unless(&shared.shutdown).await {
+                if !backoff.wait_unless(&context.shutdown).await {
                     return;
                 }
-                match shared.backend.remove_task(id).await {
+                match context.backend.remove_task(id).await {
                     Ok(()) => return,
                     Err(error) => {
                         tracing::debug!(task.id = %id, error = error.report(), "removing a task that is not in the table still fails");
@@ -74,31 +81,31 @@ impl Gateway {
 
     /// Watches a running task until it exits, is removed, or the gateway shuts down. While the backend is
     /// unavailable the wait is retried, at growing intervals.
-    pub(super) fn watch_exit(&self, id: TaskId) {
-        let gateway = self.clone();
-        self.shared.watchers.spawn(async move {
-            let shared: &Shared = &gateway.shared;
-            let mut backoff = shared.limits.get().backoff();
+    pub(in crate::gateway) fn watch_exit(self: &Arc<Self>, id: TaskId) {
+        let tasks = Arc::clone(self);
+        self.context.watchers.spawn(async move {
+            let context = &tasks.context;
+            let mut backoff = context.limits.get().backoff();
             loop {
                 let waited = tokio::select! {
-                    waited = shared.backend.wait_task(id) => waited,
-                    () = shared.unwatched.cancelled() => return,
+                    waited = context.backend.wait_task(id) => waited,
+                    () = context.unwatched.cancelled() => return,
                 };
                 let exit = match waited {
                     Ok(exit) => exit,
                     Err(error) if error.kind() == ErrorKind::NotFound => Exit::lost(SystemTime::now()),
                     Err(error) => {
-                        gateway.report_lost(id, &error);
-                        if !backoff.wait_unless(&shared.unwatched).await {
+                        tasks.report_lost(id, &error);
+                        if !backoff.wait_unless(&context.unwatched).await {
                             return;
                         }
-                        if shared.table.task(id).is_none_or(|task| !task.state.may_run()) {
+                        if context.table.task(id).is_none_or(|task| !task.state.may_run()) {
                             return;
                         }
                         continue;
                     }
                 };
-                if let Err(error) = gateway.apply_task(id, TaskEvent::Exited(exit)) {
+                if let Err(error) = tasks.apply(id, TaskEvent::Exited(exit)) {
                     tracing::debug!(task.id = %id, error = error.report(), "cannot record the exit of a task");
                 }
                 return;

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::Scope;
-use crate::id::{LeaseToken, SandboxId};
-use crate::ledger::LeaseState;
+use crate::id::{LeaseToken, Owner, SandboxId};
+use crate::ledger::{Devices, LeaseState};
 use crate::object::{Sandbox, Task};
 use crate::state::SandboxState;
 
@@ -42,45 +41,37 @@ enum Group<'a> {
     Single(SandboxId),
 }
 
-// === impl Scope ===
-
-impl Scope {
-    /// The resources of which tasks of this owner may have devices, each with its use: according to the
-    /// leases that still reserve slots, and to the records of its tasks, including those of stopped
-    /// sandboxes.
-    ///
-    /// Tasks in the sandboxes of one group are attempts of one task if they have the same value of
-    /// `task_label`. A task without the label is the only attempt.
-    #[must_use]
-    pub fn resources_in_use(&self, task_label: &str) -> BTreeMap<String, ResourceUse> {
-        let table = &self.gateway.shared.table;
-        let tasks = table.tasks(self.owner);
-        let sandboxes = table.sandboxes(self.owner);
-        let mut slots = slots_of_tasks(&tasks, &sandboxes, task_label);
-        let with_task: BTreeSet<LeaseToken> =
-            tasks.iter().flat_map(|task| &task.details.leases).map(|claim| claim.token).collect();
-        let ledger = self.gateway.ledger();
-        for (token, lease) in ledger.devices.leases().filter(|(_, lease)| lease.owner == self.owner) {
-            let waits = match lease.state {
-                LeaseState::Unbound { .. } | LeaseState::Released { grace: true } => true,
-                // Without a task, one is being created.
-                LeaseState::Bound { .. } => !with_task.contains(&token),
-                // The lease is over; only its token is remembered.
-                LeaseState::Released { grace: false } => false,
-            };
-            if waits {
-                slots.extend(lease.slots.iter().map(|slot| (slot.as_str(), ResourceUse::Waiting)));
-            }
+/// How an owner with these objects uses resources. Tasks in the sandboxes of one group are attempts of one task if they
+/// have the same value of `task_label`.
+pub(super) fn resources_in_use(
+    devices: &Devices,
+    owner: Owner,
+    (tasks, sandboxes): (&[Arc<Task>], &[Arc<Sandbox>]),
+    task_label: &str,
+) -> BTreeMap<String, ResourceUse> {
+    let mut slots = slots_of_tasks(tasks, sandboxes, task_label);
+    let with_task: BTreeSet<LeaseToken> =
+        tasks.iter().flat_map(|task| &task.details.leases).map(|claim| claim.token).collect();
+    for (token, lease) in devices.leases().filter(|(_, lease)| lease.owner == owner) {
+        let waits = match lease.state {
+            LeaseState::Unbound { .. } | LeaseState::Released { grace: true } => true,
+            // Without a task, one is being created.
+            LeaseState::Bound { .. } => !with_task.contains(&token),
+            // The lease is over; only its token is remembered.
+            LeaseState::Released { grace: false } => false,
+        };
+        if waits {
+            slots.extend(lease.slots.iter().map(|slot| (slot.as_str(), ResourceUse::Waiting)));
         }
-        let mut resources = BTreeMap::new();
-        for (slot, slot_use) in slots {
-            if let Some(resource) = ledger.devices.resource_of(slot).filter(|resource| !resource.is_empty()) {
-                let resource_use = resources.entry(resource.to_owned()).or_insert(slot_use);
-                *resource_use = slot_use.min(*resource_use);
-            }
-        }
-        resources
     }
+    let mut resources = BTreeMap::new();
+    for (slot, slot_use) in slots {
+        if let Some(resource) = devices.resource_of(slot).filter(|resource| !resource.is_empty()) {
+            let resource_use = resources.entry(resource.to_owned()).or_insert(slot_use);
+            *resource_use = slot_use.min(*resource_use);
+        }
+    }
+    resources
 }
 
 /// The slots that these tasks were created with, each with its most urgent use.

@@ -15,7 +15,7 @@ pub(super) struct ImagesInCreation {
 
 /// Exists until the task is in the table, or is not created.
 #[derive(Debug)]
-pub(super) struct CreationGuard<'i> {
+pub(in crate::gateway) struct CreationGuard<'i> {
     images: &'i ImagesInCreation,
     id: TaskId,
 }

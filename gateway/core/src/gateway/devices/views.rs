@@ -9,8 +9,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::DeviceLeases;
 use crate::device::{Inventories, Inventory};
 use crate::id::Owner;
+use crate::ledger::View;
 
 /// How long the views of other owners wait for a new lease to be on disk.
 const VIEWS_WAIT: Duration = Duration::from_millis(5);
@@ -20,8 +22,8 @@ const VIEWS_WAIT: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 pub(super) struct DeviceViews {
     /// The number of changes; subscribers wait on it.
-    pub(super) changes: watch::Sender<u64>,
-    pub(super) by_owner: Mutex<BTreeMap<Owner, watch::Sender<Option<Arc<Inventory>>>>>,
+    changes: watch::Sender<u64>,
+    by_owner: Mutex<BTreeMap<Owner, watch::Sender<Option<Arc<Inventory>>>>>,
 }
 
 // === impl DeviceViews ===
@@ -44,8 +46,13 @@ impl DeviceViews {
         }
     }
 
+    /// The changes from now on, for a waiter.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
     /// The owners with subscribers. The views of others are dropped.
-    pub(super) fn owners(&self) -> Vec<Owner> {
+    fn owners(&self) -> Vec<Owner> {
         let mut views = self.by_owner.lock();
         views.retain(|_, view| view.receiver_count() > 0);
         views.keys().copied().collect()
@@ -60,5 +67,39 @@ impl DeviceViews {
         drop(views);
         self.mark_changed();
         view
+    }
+}
+
+// === impl DeviceLeases ===
+
+impl DeviceLeases {
+    /// Rebuilds the views whenever something has changed. Does not return.
+    pub(super) async fn publish_views(&self) {
+        let views = &self.views;
+        let mut changes = views.changes();
+        changes.mark_changed();
+        let mut made: BTreeMap<Owner, View> = BTreeMap::new();
+        // The sender lives as long as the gateway.
+        while changes.changed().await.is_ok() {
+            // Views are built from a copy, so that lease requests do not wait for them.
+            let outlook = Arc::new(self.claims.ledger().devices.snapshot());
+            let owners = views.owners();
+            made.retain(|owner, _| owners.contains(owner));
+            for owner in owners {
+                let view = made.entry(owner).or_default();
+                *view = outlook.view(owner, view);
+                let now = &view.inventory;
+                let views = views.by_owner.lock();
+                if let Some(view) = views.get(&owner) {
+                    view.send_if_modified(|last| {
+                        // An unchanged view is the same `Arc` as before, so comparing the addresses is
+                        // enough.
+                        let is_new = last.as_ref().map(Arc::as_ptr) != now.as_ref().map(Arc::as_ptr);
+                        last.clone_from(now);
+                        is_new
+                    });
+                }
+            }
+        }
     }
 }

@@ -1,26 +1,24 @@
 //! The processors and memory that tasks claim: claimed before the task is created, reserved until it exits.
 
-use std::sync::Arc;
-
-use super::Gateway;
+use super::Claims;
 use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::ledger::{ComputeHolder, Cpus, Refusal};
 use crate::object::{Sandbox, Task};
-use crate::spec::{ComputeClaim, LeaseClaim, Reserved, Resources};
-use crate::state::{TaskEvent, TaskState};
+use crate::spec::{ComputeClaim, Reserved, Resources};
+use crate::state::TaskState;
 
 /// Who claims: the owner and the sandbox of the task.
 type Claimant = (Owner, SandboxId);
 
-impl Gateway {
+impl Claims {
     /// Claims processors and memory for a task that is about to be created or started.
     ///
     /// # Errors
     /// `FailedPrecondition` if a task of another owner has one of its cores exclusively, or if the node's
     /// capacity would be exceeded and [`Overcommit::Enforce`](crate::ledger::Overcommit::Enforce) is set.
     /// Nothing is claimed then.
-    pub(super) fn claim_compute(
+    pub(in crate::gateway) fn claim_compute(
         &self,
         id: TaskId,
         place: Claimant,
@@ -37,24 +35,23 @@ impl Gateway {
     /// stopped and started again since.
     ///
     /// # Errors
-    /// Those of [`Gateway::claim_compute`].
-    pub(super) fn reclaim_compute(&self, task: &Task) -> Result<()> {
+    /// Those of [`Claims::claim_compute`].
+    pub(in crate::gateway) fn reclaim_compute(&self, task: &Task) -> Result<()> {
         let place = (task.meta.owner, task.sandbox);
         self.claim_compute(task.id, place, &task.details.resources, task.details.compute)
     }
 
-    /// Releases everything that was claimed for a task that could not be created.
-    pub(super) fn release_claims(&self, id: TaskId, leases: &[LeaseClaim]) {
-        self.unbind(leases);
+    /// Releases what was claimed for a task that could not be created, or was removed.
+    pub(in crate::gateway) fn release_compute(&self, id: TaskId) {
         self.ledger().compute.release(id);
     }
 
     /// Changes the claim of a running task to that of its new limits. The caller then calls
-    /// [`Gateway::sync_compute`], whether the limits were applied or not.
+    /// [`Claims::sync_compute`], whether the limits were applied or not.
     ///
     /// # Errors
     /// `FailedPrecondition` if the node's capacity would be exceeded and that is enforced.
-    pub(super) fn change_compute(
+    pub(in crate::gateway) fn change_compute(
         &self,
         task: &Task,
         resources: &Resources,
@@ -67,15 +64,15 @@ impl Gateway {
     }
 
     /// Sets a task's claim in the ledger to that of its limits in the table.
-    pub(super) fn sync_compute(&self, id: TaskId) {
-        let Some(task) = self.shared.table.task(id) else { return };
+    pub(in crate::gateway) fn sync_compute(&self, id: TaskId) {
+        let Some(task) = self.context.table.task(id) else { return };
         let place = (task.meta.owner, task.sandbox);
         let holder = self.compute_holder(place, &task.details.resources, task.details.compute);
         self.ledger().compute.record(id, holder);
         // What happens from here on releases what was just recorded; this is what has happened before. A
         // sandbox that is stopped releases the claims of its tasks once none of them runs.
-        let ready = self.check_ready(task.sandbox).is_ok();
-        match self.shared.table.task(id) {
+        let ready = self.context.check_ready(task.sandbox).is_ok();
+        match self.context.table.task(id) {
             Some(task) if task.state.may_run() => {}
             Some(task) if ready && holds_compute(&task.state) => {}
             Some(_) if ready => self.ledger().compute.end(id),
@@ -83,14 +80,11 @@ impl Gateway {
         }
     }
 
-    /// Applies an event to a task and returns the task before and after. Releases the reservation of a task
-    /// that has exited.
-    pub(super) fn apply_task(&self, id: TaskId, event: TaskEvent) -> Result<(Arc<Task>, Arc<Task>)> {
-        let (before, after) = self.shared.table.apply_task(id, event)?;
-        if holds_compute(&before.state) && !holds_compute(&after.state) {
+    /// Releases the reservation of a task that has exited by this change of its state.
+    pub(in crate::gateway) fn follow_state(&self, id: TaskId, before: &TaskState, after: &TaskState) {
+        if holds_compute(before) && !holds_compute(after) {
             self.ledger().compute.end(id);
         }
-        Ok((before, after))
     }
 
     fn compute_holder(
@@ -99,8 +93,7 @@ impl Gateway {
         resources: &Resources,
         claim: ComputeClaim,
     ) -> ComputeHolder {
-        let name =
-            self.shared.table.sandbox(sandbox).map(|found| found.meta.name.clone()).unwrap_or_default();
+        let name = self.context.sandbox_name(sandbox);
         ComputeHolder { owner, sandbox, name, cpus: cpus(resources, claim), reserved: claim.reserved }
     }
 

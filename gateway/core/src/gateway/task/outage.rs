@@ -5,21 +5,21 @@ use std::future::Future;
 
 use tokio::time::Instant;
 
-use super::Gateway;
+use super::Tasks;
 use crate::backend::Condition;
 use crate::error::{Error, Result};
 use crate::id::TaskId;
 use crate::keyed_lock::KeyedLockGuard;
 use crate::operation::step;
 
-impl Gateway {
+impl Tasks {
     /// Locks a task, unless the backend stays unavailable: the operation that holds the lock may then never
     /// finish.
     ///
     /// # Errors
     /// `Unavailable` with the reason.
-    pub(super) async fn lock_task(&self, id: TaskId) -> Result<KeyedLockGuard> {
-        let locked = self.unless_outage(id, self.shared.task_locks.lock(id));
+    pub(super) async fn lock(&self, id: TaskId) -> Result<KeyedLockGuard> {
+        let locked = self.unless_outage(id, self.task_locks.lock(id));
         step("wait_for_earlier_operation", locked).await
     }
 
@@ -42,7 +42,7 @@ impl Gateway {
     /// cannot report the exit then.
     pub(super) async fn within_kill_limit(&self, id: TaskId, ended: impl Future<Output = ()>) -> Result<()> {
         tokio::select! {
-            ended = tokio::time::timeout(self.shared.limits.get().kill, ended) => ended.map_err(|_| self.kill_timeout_error(id)),
+            ended = tokio::time::timeout(self.context.limits.get().kill, ended) => ended.map_err(|_| self.kill_timeout_error(id)),
             reason = self.backend_outage() => Err(Error::unavailable(format!(
                 "task {id} was sent SIGKILL, but its exit cannot be observed: {reason}"
             ))),
@@ -51,12 +51,12 @@ impl Gateway {
 
     /// Returns the reason once the backend has been unavailable without interruption for the outage limit.
     async fn backend_outage(&self) -> String {
-        let limits = self.shared.limits.get();
+        let limits = self.context.limits.get();
         let mut since = None;
         loop {
             // Most tasks have exited before the first check.
             tokio::time::sleep(limits.retry_min).await;
-            match self.shared.backend.status().runtime {
+            match self.context.backend.status().runtime {
                 Condition::True => since = None,
                 Condition::False { message, reason: _ } => {
                     let since = *since.get_or_insert_with(Instant::now);
@@ -69,7 +69,7 @@ impl Gateway {
     }
 
     fn kill_timeout_error(&self, id: TaskId) -> Error {
-        let limit = self.shared.limits.get().kill;
+        let limit = self.context.limits.get().kill;
         Error::deadline(format!("task {id} was sent SIGKILL, but no exit was reported within {limit:?}"))
     }
 }

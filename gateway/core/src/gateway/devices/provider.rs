@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
-use super::{Gateway, Scope};
+use super::DeviceLeases;
 use crate::device::{DeviceProvider, Reservation};
 use crate::error::{Error, Result};
 use crate::id::LeaseToken;
@@ -29,6 +29,16 @@ pub(super) struct CachedProvider {
 // === impl CachedProvider ===
 
 impl CachedProvider {
+    /// Sets the provider, once.
+    pub(super) fn set(&self, provider: Arc<dyn DeviceProvider>) {
+        // A gateway has one provider for its whole life.
+        let _ = self.provider.set(provider);
+    }
+
+    pub(super) fn get(&self) -> Option<&Arc<dyn DeviceProvider>> {
+        self.provider.get()
+    }
+
     /// The cell of the answer for a lease. Drops the answers of leases that are not in `known`.
     fn cached_reservation(
         &self,
@@ -41,48 +51,21 @@ impl CachedProvider {
     }
 }
 
-// === impl Scope ===
+// === impl DeviceLeases ===
 
-impl Scope {
-    /// Which `size` of the `available` slots of a resource its provider prefers; `None` if there is no
-    /// provider or it has no preference. Bounded by the provider's own timeout. Cancel-safe.
-    pub async fn prefer(
-        &self,
-        resource: &str,
-        available: &BTreeSet<String>,
-        must: &BTreeSet<String>,
-        size: usize,
-    ) -> Option<Vec<String>> {
-        let provider = self.gateway.shared.provider.provider.get()?;
-        if provider.provides(resource) {
-            provider.prefer(resource, available, must, size).await
-        } else {
-            None
-        }
-    }
-}
-
-// === impl Gateway ===
-
-impl Gateway {
-    /// Sets the provider of devices. Call it at most once, before recovery.
-    pub fn set_device_provider(&self, provider: Arc<dyn DeviceProvider>) {
-        // A gateway has one provider for its whole life.
-        let _ = self.shared.provider.provider.set(provider);
-    }
-
+impl DeviceLeases {
     /// Adds to a task what the provider supplies for the devices of its leases. Entries of the task itself
     /// take precedence. Unknown leases are skipped; `bind` reports them.
     ///
     /// # Errors
     /// Those of the provider; `Unavailable` for a device that is not in the inventory (yet).
-    pub(super) async fn add_provided_devices(&self, spec: &mut TaskSpec) -> Result<()> {
-        let Some(provider) = self.shared.provider.provider.get() else { return Ok(()) };
+    pub(in crate::gateway) async fn add_provided_devices(&self, spec: &mut TaskSpec) -> Result<()> {
+        let Some(provider) = self.provider.get() else { return Ok(()) };
         for claim in &spec.leases.clone() {
             let token = claim.token;
             for (resource, devices) in self.provided_leases(&**provider, spec, token)? {
-                let known = self.ledger().devices.leases().map(|(token, _)| token).collect();
-                let answer = self.shared.provider.cached_reservation(&known, (token, resource.clone()));
+                let known = self.claims.ledger().devices.leases().map(|(token, _)| token).collect();
+                let answer = self.provider.cached_reservation(&known, (token, resource.clone()));
                 let asked = answer.get_or_try_init(|| provider.allocate(&resource, &devices));
                 let given = asked.await?.clone();
                 provider.prepare(&resource, &devices).await?;
@@ -99,7 +82,7 @@ impl Gateway {
         spec: &TaskSpec,
         token: LeaseToken,
     ) -> Result<BTreeMap<String, Vec<String>>> {
-        let ledger = self.ledger();
+        let ledger = self.claims.ledger();
         let mut provided: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let lease = ledger.devices.get(token).filter(|lease| lease.owner == spec.meta.owner);
         for slot in lease.iter().flat_map(|lease| &lease.slots) {

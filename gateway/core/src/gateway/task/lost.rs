@@ -2,11 +2,12 @@
 //! beginning and one the end of an outage, however many tasks are affected.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Gateway;
+use super::Tasks;
 use crate::backend::Condition;
 use crate::error::Error;
 use crate::id::TaskId;
@@ -36,24 +37,24 @@ impl LostTasks {
     }
 }
 
-impl Gateway {
+impl Tasks {
     /// Logs that waiting for a task failed and is retried. Further tasks before the backend is available
     /// again are only counted.
-    pub(super) fn report_lost(&self, id: TaskId, error: &Error) {
-        if !self.shared.lost_tasks.insert(id) {
+    pub(super) fn report_lost(self: &Arc<Self>, id: TaskId, error: &Error) {
+        if !self.lost_tasks.insert(id) {
             tracing::debug!(task.id = %id, error = error.report(), "waiting for another task failed: it is retried");
             return;
         }
         tracing::warn!(task.id = %id, error = error.report(), "waiting for the exit of a task failed: it is retried for this and all further tasks until the runtime answers");
-        let gateway = self.clone();
-        self.shared.watchers.spawn(async move {
-            let shared = &gateway.shared;
+        let tasks = Arc::clone(self);
+        self.context.watchers.spawn(async move {
+            let context = &tasks.context;
             tokio::select! {
-                () = gateway.wait_backend_healthy(shared.limits.get().retry_max) => {}
-                () = shared.unwatched.cancelled() => return,
+                () = tasks.wait_backend_healthy(context.limits.get().retry_max) => {}
+                () = context.unwatched.cancelled() => return,
             }
             tracing::info!(
-                tasks = shared.lost_tasks.drain_count(),
+                tasks = tasks.lost_tasks.drain_count(),
                 "the runtime answers: the affected tasks are watched again"
             );
         });
@@ -63,7 +64,7 @@ impl Gateway {
     async fn wait_backend_healthy(&self, pause: Duration) {
         loop {
             tokio::time::sleep(pause).await;
-            match self.shared.backend.status().runtime {
+            match self.context.backend.status().runtime {
                 Condition::True => return,
                 Condition::False { reason: _, message: _ } => {}
             }

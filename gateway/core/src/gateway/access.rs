@@ -1,0 +1,154 @@
+//! One owner's access to the table and to the register of operations.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::context::Context;
+use crate::error::{Error, Result};
+use crate::id::{Owner, SandboxId, TaskId};
+use crate::object::{Sandbox, Task};
+use crate::operation::{Caller, OperationKind, PendingOperation, Subject};
+use crate::state::TaskState;
+use crate::table::{no_sandbox, no_task};
+use crate::trace::TracePlace;
+
+/// Finds the objects of one owner, and registers operations on them. All views of a scope are made of it, so none of
+/// them reaches another owner's objects.
+#[derive(Clone)]
+pub(super) struct OwnerAccess {
+    context: Arc<Context>,
+    owner: Owner,
+    /// The caller that is answerable for operations outside of a caller's own request.
+    caller: Option<Caller>,
+    /// The place of such operations in a trace.
+    place: Option<TracePlace>,
+}
+
+impl fmt::Debug for OwnerAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnerAccess").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+impl OwnerAccess {
+    pub(super) const fn new(context: Arc<Context>, owner: Owner) -> Self {
+        Self { context, owner, caller: None, place: None }
+    }
+
+    /// This access, for work that begins after the current request has been answered.
+    pub(super) fn for_current_caller(&self) -> Self {
+        Self { caller: self.caller(), place: TracePlace::current(), ..self.clone() }
+    }
+
+    pub(super) const fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// The context of the components, also before recovery.
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The context of the components, once requests are served.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery.
+    pub(super) fn ready(&self) -> Result<&Context> {
+        self.context.ready()
+    }
+
+    /// The caller that is answerable for an operation that begins now.
+    fn caller(&self) -> Option<Caller> {
+        Caller::current().or_else(|| self.caller.clone())
+    }
+
+    /// Registers an operation of the current caller on objects of this owner.
+    pub(super) fn begin(&self, kind: OperationKind, subject: Subject) -> PendingOperation {
+        let begin = || self.context.registry.begin(kind, Some(self.owner), self.caller(), subject);
+        TracePlace::enter(self.place.as_ref(), begin)
+    }
+
+    /// Registers an operation on a task of this owner.
+    pub(super) fn begin_on_task(&self, kind: OperationKind, id: TaskId) -> PendingOperation {
+        self.begin(kind, self.context.task_subject(id))
+    }
+
+    /// The sandbox with this id, or the only one whose id has this prefix.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none, also for a text that cannot be an id; `InvalidArgument` if the prefix is
+    /// ambiguous.
+    pub(super) fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>> {
+        if let Ok(id) = id.parse::<SandboxId>() {
+            return self.sandbox_by_id(id);
+        }
+        let sandboxes = self.ready()?.table.sandboxes(self.owner);
+        only_match("sandbox", id, sandboxes, |sandbox| sandbox.id.to_string())
+    }
+
+    /// A sandbox by id, if it still exists.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub(super) fn sandbox_by_id(&self, id: SandboxId) -> Result<Arc<Sandbox>> {
+        let found = self.ready()?.table.sandbox(id);
+        found.filter(|sandbox| sandbox.meta.owner == self.owner).ok_or_else(|| no_sandbox(id))
+    }
+
+    /// The task with this id, or the only one whose id has this prefix.
+    ///
+    /// # Errors
+    /// As for [`OwnerAccess::sandbox`].
+    pub(super) fn task(&self, id: &str) -> Result<Arc<Task>> {
+        if let Ok(id) = id.parse::<TaskId>() {
+            return self.task_by_id(id);
+        }
+        let tasks = self.ready()?.table.tasks(self.owner);
+        only_match("task", id, tasks, |task| task.id.to_string())
+    }
+
+    /// A task by id, if it still exists.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub(super) fn task_by_id(&self, id: TaskId) -> Result<Arc<Task>> {
+        let found = self.ready()?.table.task(id);
+        found.filter(|task| task.meta.owner == self.owner).ok_or_else(|| no_task(id))
+    }
+
+    /// The task with this id, if it runs.
+    ///
+    /// # Errors
+    /// As for [`OwnerAccess::sandbox`]; `FailedPrecondition` if it does not run.
+    pub(super) fn running_task(&self, id: &str) -> Result<Arc<Task>> {
+        let task = self.task(id)?;
+        match task.state {
+            TaskState::Running { .. } | TaskState::Stopping { .. } => Ok(task),
+            TaskState::Created
+            | TaskState::Starting
+            | TaskState::Unattended
+            | TaskState::Exited { .. }
+            | TaskState::Removing { .. } => Err(Error::failed_precondition(format!(
+                "task {} is {}, not running",
+                task.id,
+                task.state.as_str()
+            ))),
+        }
+    }
+}
+
+fn only_match<T>(what: &str, prefix: &str, all: Vec<Arc<T>>, id: impl Fn(&T) -> String) -> Result<Arc<T>> {
+    let missing = || Error::not_found(format!("{what} {prefix:?} does not exist"));
+    if prefix.is_empty() {
+        return Err(missing());
+    }
+    let mut found = all.into_iter().filter(|object| id(object).starts_with(prefix));
+    let first = found.next().ok_or_else(missing)?;
+    match found.next() {
+        None => Ok(first),
+        Some(_) => Err(Error::invalid(
+            format!("{what} id {prefix:?}"),
+            "is the prefix of several ids: give more digits",
+        )),
+    }
+}

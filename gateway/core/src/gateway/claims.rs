@@ -1,0 +1,226 @@
+//! The node's resources that sandboxes and tasks hold: claimed before they are created, released when they have
+//! stopped.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::access::OwnerAccess;
+use super::context::Context;
+use crate::backend::Recovered;
+use crate::error::{Error, Result};
+use crate::event::EventKind;
+use crate::id::{LeaseToken, SandboxId};
+use crate::ledger::{Compute, Lease, Ledger, Overcommit, PortHolder, Refusal};
+use crate::object::Sandbox;
+use crate::spec::{HostPort, Reserved, SandboxSpec};
+use crate::state::SandboxState;
+
+mod compute;
+mod report;
+
+pub use report::LedgerReport;
+
+use compute::recovered_holder;
+
+/// The ledger, and what is claimed in it: ports of the host, processors and memory. Devices are leased in it by
+/// [`DeviceLeases`](super::DeviceLeases).
+#[derive(Debug)]
+pub struct Claims {
+    context: Arc<Context>,
+    ledger: Mutex<Ledger>,
+}
+
+/// View of one owner of the node's resources.
+#[derive(Debug, Clone, Copy)]
+pub struct ScopedClaims<'s> {
+    access: &'s OwnerAccess,
+    claims: &'s Claims,
+}
+
+// === impl Claims ===
+
+impl Claims {
+    /// Without claims.
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        let limits = context.limits.get();
+        let compute = Compute::new(limits.capacity, limits.overcommit);
+        Self { context, ledger: Mutex::new(Ledger::new(compute)) }
+    }
+
+    /// All allocations of node resources.
+    #[must_use]
+    pub fn report(&self) -> LedgerReport {
+        let ledger = self.ledger();
+        LedgerReport {
+            devices: ledger.devices.clone(),
+            compute: ledger.compute.clone(),
+            ports: ledger.ports.holders().map(|(id, holder)| (id, holder.clone())).collect(),
+            refusals: ledger.refusals().clone(),
+        }
+    }
+
+    /// Sets what happens to a task that reserves more than is left.
+    pub(super) fn set_policy(&self, overcommit: Overcommit) {
+        self.ledger().compute.set_policy(overcommit);
+    }
+
+    /// The ledger, for a short operation in memory.
+    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock()
+    }
+
+    /// Counts, logs and publishes a refusal, and returns the error for the caller.
+    pub(super) fn record_refusal(&self, refusal: Refusal) -> Error {
+        self.ledger().count(&refusal);
+        tracing::warn!(
+            owner = %refusal.owner,
+            resource = refusal.resource(),
+            reason = refusal.reason.as_str(),
+            holder = refusal.holder.as_ref().and_then(|holder| holder.sandbox).map(tracing::field::display),
+            "refused: {refusal}"
+        );
+        self.context.table.announce(refusal.owner, EventKind::Refused(Arc::new(refusal.clone())));
+        refusal.into()
+    }
+
+    /// Claims the host ports of a sandbox.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if another holder has one of them; none is claimed then.
+    pub(super) fn claim_ports(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
+        let holder = PortHolder {
+            owner: spec.meta.owner,
+            name: spec.meta.name.clone(),
+            claims: spec.host_ports.clone(),
+        };
+        let claimed = self.ledger().ports.claim(id, holder);
+        claimed.map_err(|refusal| self.record_refusal(refusal))
+    }
+
+    /// Releases everything that a stopped sandbox holds, and returns the leases that are over.
+    pub(super) fn release_sandbox(&self, id: SandboxId) -> Vec<LeaseToken> {
+        let mut ledger = self.ledger();
+        ledger.ports.release(id);
+        ledger.compute.release_sandbox(id);
+        ledger.devices.release_sandbox(id)
+    }
+
+    /// Releases the ports of a sandbox whose creation failed, once its network is released: until then
+    /// packets still reach it.
+    pub(super) fn release_when_undone(self: &Arc<Self>, id: SandboxId) {
+        if self.context.backend.wait_network_released(id).now_or_never().is_some() {
+            self.ledger().ports.release(id);
+            return;
+        }
+        let claims = Arc::clone(self);
+        self.context.watchers.spawn(async move {
+            let context = &claims.context;
+            tokio::select! {
+                () = context.backend.wait_network_released(id) => {
+                    // A sandbox that was started again meanwhile has claimed its ports again.
+                    let stopped = |sandbox: Arc<Sandbox>| sandbox.state == SandboxState::Stopped;
+                    if context.table.sandbox(id).is_none_or(stopped) {
+                        claims.ledger().ports.release(id);
+                    }
+                }
+                () = context.unwatched.cancelled() => {}
+            }
+        });
+    }
+
+    /// Records the claims of all recovered objects, and returns the leases that tasks have. Conflicting claims are
+    /// logged and both kept.
+    pub(super) fn recover(&self, recovered: &Recovered) -> Vec<LeaseToken> {
+        let mut in_use: Vec<LeaseToken> = Vec::new();
+        let holding = recovered.sandboxes.iter().filter(|sandbox| holds_ports(&sandbox.state));
+        let holding: BTreeMap<SandboxId, &Sandbox> = holding.map(|sandbox| (sandbox.id, sandbox)).collect();
+        let mut ledger = self.ledger();
+        for sandbox in holding.values() {
+            ledger.ports.record(sandbox.id, port_holder(sandbox));
+        }
+        for remnant in &recovered.remnants {
+            let owner = remnant.owner;
+            let name = remnant.name.clone();
+            ledger.ports.record(remnant.id, PortHolder { owner, name, claims: remnant.host_ports.clone() });
+        }
+        for task in &recovered.tasks {
+            let Some(sandbox) = holding.get(&task.sandbox) else {
+                // The sandbox has stopped, so the task holds nothing. Its leases are remembered: its
+                // orchestrator may start it again, and a Nomad agent knows only the token of its devices.
+                for claim in task.details.leases.iter().filter(|claim| !claim.named) {
+                    ledger.devices.recall(claim.token, Lease::new(task.meta.owner, claim.slots.clone()));
+                }
+                continue;
+            };
+            ledger.compute.record(task.id, recovered_holder(task, sandbox));
+            for claim in &task.details.leases {
+                let name = sandbox.meta.name.clone();
+                let lease = Lease::bound(task.meta.owner, claim.slots.clone(), sandbox.id, name);
+                let lease = Lease { named: claim.named, ..lease };
+                ledger.devices.record(claim.token, lease);
+                in_use.push(claim.token);
+            }
+        }
+        for (port, one, other) in ledger.ports.conflicts() {
+            tracing::warn!(%port, %one, %other, "two sandboxes have the same host port: neither is stopped");
+        }
+        for (cores, one, other) in ledger.compute.conflicts() {
+            tracing::warn!(%cores, %one, %other, "two tasks have the same processors exclusively: neither is stopped");
+        }
+        in_use
+    }
+}
+
+// === impl ScopedClaims ===
+
+impl<'s> ScopedClaims<'s> {
+    pub(super) const fn new(access: &'s OwnerAccess, claims: &'s Claims) -> Self {
+        Self { access, claims }
+    }
+
+    /// All processors and memory of the node; `None` if not known.
+    #[must_use]
+    pub fn capacity(self) -> Option<Reserved> {
+        self.access.context().limits.get().capacity
+    }
+
+    /// The processors and memory that the tasks of all other owners reserve.
+    #[must_use]
+    pub fn reserved_by_others(self) -> Reserved {
+        let ledger = self.claims.ledger();
+        let others = ledger.compute.reserved().iter().filter(|(owner, _)| **owner != self.access.owner());
+        others.fold(Reserved::default(), |sum, (_, reserved)| sum.plus(*reserved))
+    }
+
+    /// Whether no sandbox of any owner has this port of the host at the moment. The holder is not reported.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery.
+    pub fn is_host_port_free(self, port: &HostPort) -> Result<bool> {
+        self.access.ready()?;
+        Ok(self.claims.ledger().ports.is_free(port))
+    }
+}
+
+/// Whether a sandbox in this state holds the resources it was created with.
+const fn holds_ports(state: &SandboxState) -> bool {
+    match state {
+        SandboxState::Ready
+        | SandboxState::Stopping
+        | SandboxState::Starting
+        | SandboxState::Removing
+        | SandboxState::Unknown { .. } => true,
+        SandboxState::Stopped => false,
+    }
+}
+
+fn port_holder(sandbox: &Sandbox) -> PortHolder {
+    PortHolder {
+        owner: sandbox.meta.owner,
+        name: sandbox.meta.name.clone(),
+        claims: sandbox.details.host_ports.clone(),
+    }
+}

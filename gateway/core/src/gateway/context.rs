@@ -1,0 +1,149 @@
+//! What all components of the gateway share, and what they ask of it.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::callers::Callers;
+use super::limits::Limits;
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::event::EventBus;
+use crate::id::{SandboxId, TaskId};
+use crate::operation::{Caller, OperationKind, Operations, PendingOperation, Subject};
+use crate::reload::Reloadable;
+use crate::table::{Table, no_sandbox, sandbox_not_ready};
+use crate::trace;
+use crate::waiters::Waiters;
+
+/// The backend, the table, and the life of the gateway. A component reaches what other components own through their
+/// methods alone.
+pub(super) struct Context {
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) table: Table,
+    pub(super) limits: Reloadable<Limits>,
+    /// The operations that change something, with what they do at the moment.
+    pub(super) registry: Operations,
+    /// The asynchronous tasks of operations in flight.
+    pub(super) operations: TaskTracker,
+    /// Watchers of tasks and sandboxes. Operations wait for what the watchers report, so watchers are stopped
+    /// last.
+    pub(super) watchers: TaskTracker,
+    /// Cancelled when the gateway begins to shut down: from then on nothing is reported and no failed
+    /// operation is retried.
+    pub(super) shutdown: CancellationToken,
+    /// Cancelled when no operation waits for the watchers any more.
+    pub(super) unwatched: CancellationToken,
+    recovered: watch::Sender<bool>,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("table", &self.table).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// The context of a gateway that has not recovered yet.
+    pub(super) fn new(backend: Arc<dyn Backend>, limits: Limits, registry: Operations) -> Self {
+        Self {
+            backend,
+            table: Table::new(EventBus::default()),
+            limits: limits.into(),
+            registry,
+            operations: TaskTracker::new(),
+            watchers: TaskTracker::new(),
+            shutdown: CancellationToken::new(),
+            unwatched: CancellationToken::new(),
+            recovered: watch::Sender::new(false),
+        }
+    }
+
+    /// Lets requests be served from now on.
+    pub(super) fn set_recovered(&self) {
+        self.recovered.send_replace(true);
+    }
+
+    /// Waits until requests are served. Cancel-safe.
+    pub(super) async fn recovered(&self) {
+        // The sender lives as long as the gateway.
+        let _ = self.recovered.subscribe().wait_for(|recovered| *recovered).await;
+    }
+
+    /// Whether requests are served.
+    pub(super) fn is_recovered(&self) -> bool {
+        *self.recovered.borrow()
+    }
+
+    /// This context, once requests are served.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery.
+    pub(super) fn ready(&self) -> Result<&Self> {
+        if self.is_recovered() {
+            Ok(self)
+        } else {
+            Err(Error::unavailable("the gateway is still recovering what its predecessor left: try again"))
+        }
+    }
+
+    /// The callers among `waiters`.
+    pub(super) fn callers(&self, waiters: Waiters) -> Callers {
+        Callers::new(waiters, self.shutdown.clone())
+    }
+
+    /// Runs work that continues if the caller goes away.
+    pub(super) async fn run_detached<T: Send + 'static>(
+        &self,
+        what: String,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.operations
+            .spawn(trace::inherit(Caller::inherit(work)))
+            .await
+            .unwrap_or_else(|fault| Err(Error::internal(format!("{what} broke off")).with_source(fault)))
+    }
+
+    /// Whether tasks can be created and started in a sandbox.
+    pub(super) fn check_ready(&self, id: SandboxId) -> Result<()> {
+        match self.table.sandbox(id) {
+            Some(sandbox) if sandbox.state.is_ready() => Ok(()),
+            Some(sandbox) => Err(sandbox_not_ready(id, &sandbox.state)),
+            None => Err(no_sandbox(id)),
+        }
+    }
+
+    /// The name of a sandbox; empty if it does not exist.
+    pub(super) fn sandbox_name(&self, id: SandboxId) -> String {
+        self.table.sandbox(id).map(|found| found.meta.name.clone()).unwrap_or_default()
+    }
+
+    /// Registers an operation of the current caller on a sandbox.
+    pub(super) fn begin_on_sandbox(&self, kind: OperationKind, id: SandboxId) -> PendingOperation {
+        let subject = match self.table.sandbox(id) {
+            Some(sandbox) => Subject::sandbox(&sandbox),
+            None => Subject { sandbox: Some(id), ..Subject::default() },
+        };
+        let owner = subject.sandbox_meta.as_ref().map(|meta| meta.owner);
+        self.registry.begin(kind, owner, Caller::current(), subject)
+    }
+
+    /// Registers an operation of the current caller on a task.
+    pub(super) fn begin_on_task(&self, kind: OperationKind, id: TaskId) -> PendingOperation {
+        let subject = self.task_subject(id);
+        let owner = subject.task_meta.as_ref().map(|meta| meta.owner);
+        self.registry.begin(kind, owner, Caller::current(), subject)
+    }
+
+    /// A task as the subject of an operation.
+    pub(super) fn task_subject(&self, id: TaskId) -> Subject {
+        match self.table.task(id) {
+            Some(task) => Subject::task(&task, self.table.sandbox(task.sandbox).as_deref()),
+            None => Subject { task: Some(id), ..Subject::default() },
+        }
+    }
+}
