@@ -222,7 +222,11 @@ pub async fn claims_of_sandboxes_and_tasks_are_recovered(fixture: &dyn Fixture) 
     let id = SandboxId::random();
     let details = test.backend.create_sandbox(id, &spec).await.expect("create a sandbox");
     assert_eq!(details.host_ports, host_ports);
-    let claim = LeaseClaim { token: LeaseToken::random(), slots: vec!["acme-7::1".to_owned()], named: false };
+    let claim = LeaseClaim {
+        token: LeaseToken::random(),
+        slots: vec!["acme-7::1".parse().expect("it is an id")],
+        named: false,
+    };
     let reserved = Reserved { cpu_milli: 1500, memory_bytes: 64 << 20 };
     let compute = ComputeClaim { reserved, exclusive_cpus: true };
     let task = TaskSpec { leases: vec![claim.clone()], compute, ..fixture.task_spec("task", ENDLESS) };

@@ -101,8 +101,8 @@ pub(crate) fn is_id(id: &str) -> bool {
         && id.bytes().all(inner)
         && id.starts_with(|c: char| c.is_ascii_alphanumeric())
         && id.ends_with(|c: char| c.is_ascii_alphanumeric())
-        && switchyard_core::device::device_of(id) == id
-        && switchyard_core::device::device_of(&format!("{id}::7")) == id
+        && switchyard_core::id::device_of(id) == id
+        && switchyard_core::id::device_of(&format!("{id}::7")) == id
 }
 
 #[cfg(test)]

@@ -28,7 +28,8 @@ pub fn journal(data: &[u8]) {
     assert_eq!(leases(&again), leases(&contents));
 
     let token = LeaseToken::from_bytes([0xa5; 16]);
-    let appended = StoredLease { token, owner: Owner::Nomad, slots: vec!["appended".to_owned()] };
+    let appended =
+        StoredLease { token, owner: Owner::Nomad, slots: vec!["appended".parse().expect("it is short")] };
     let more = record::read(&[data, &record::of_lease(&appended)].concat()).expect("it was read before");
     assert_eq!(more.leases.get(&token).map(|(lease, _)| lease), Some(&appended));
     let ended = record::read(&[data, &record::of_lease(&appended), &record::of_end(&[token])].concat());

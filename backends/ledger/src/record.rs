@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use switchyard_core::id::{LeaseToken, Owner};
+use switchyard_core::id::{InvalidSlotId, LeaseToken, Owner, SlotId};
 use switchyard_core::ledger::{LEASE_SLOTS_MAX, StoredLease};
 
 /// The version of the records that are written and read.
@@ -60,7 +60,7 @@ pub(crate) fn of_lease(lease: &StoredLease) -> Vec<u8> {
     let StoredLease { token, owner, slots } = lease;
     let token = token.to_string();
     let owner = owner.as_str().to_owned();
-    let slots = slots.clone();
+    let slots = slots.iter().map(ToString::to_string).collect();
     encode(&Document::Lease(Lease { token, owner, slots }))
 }
 
@@ -155,6 +155,8 @@ impl TryFrom<Lease> for StoredLease {
         if slots.is_empty() || slots.len() > LEASE_SLOTS_MAX {
             return Err(format!("a lease of {} slots", slots.len()));
         }
+        let slots = slots.into_iter().map(SlotId::new).collect::<Result<_, InvalidSlotId>>();
+        let slots = slots.map_err(|fault| fault.to_string())?;
         Ok(Self { token: parse_token(&token)?, owner, slots })
     }
 }

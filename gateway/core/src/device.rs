@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::error::{Error, Result};
-use crate::id::Owner;
+use crate::id::{Owner, SlotId};
 use crate::spec::{DeviceNode, EnvVar, Mount, TaskSpec};
 
 mod provider;
@@ -97,6 +97,9 @@ pub struct Device {
 /// The longest device id, in bytes: a slot id has up to 7 more, and kubelets accept 63.
 pub const DEVICE_ID_MAX: usize = 56;
 
+/// The longest id of a slot of the inventory, in bytes. Ids of earlier versions may be longer.
+pub const OFFERED_SLOT_ID_MAX: usize = DEVICE_ID_MAX + 7;
+
 /// The health of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
@@ -180,11 +183,11 @@ impl Inventory {
     /// # Errors
     /// `InvalidArgument` if `ids` is empty; `NotFound` for a device that is not (or no longer) known;
     /// `FailedPrecondition` for one that cannot be given to a task now.
-    pub fn reserve(&self, ids: &[String]) -> Result<Reservation> {
+    pub fn reserve(&self, ids: &[SlotId]) -> Result<Reservation> {
         if ids.is_empty() {
             return Err(Error::invalid("device_ids", "it is empty"));
         }
-        let wanted: BTreeSet<&str> = ids.iter().map(|id| device_of(id)).collect();
+        let wanted: BTreeSet<&str> = ids.iter().map(SlotId::device).collect();
         let mut given = Reservation::default();
         let mut seen = BTreeSet::new();
         for group in &self.groups {
@@ -269,24 +272,15 @@ impl Device {
     }
 
     /// The ids of its slots; it has `shares` slots.
-    pub fn slots(&self, shares: u16) -> impl Iterator<Item = String> + '_ {
-        (0..shares.max(1))
-            .map(move |slot| if shares <= 1 { self.id.clone() } else { format!("{}::{slot}", self.id) })
+    pub fn slots(&self, shares: u16) -> impl Iterator<Item = SlotId> + '_ {
+        (0..shares.max(1)).map(move |number| match shares {
+            0 | 1 => SlotId::of_whole(&self.id),
+            2.. => SlotId::of_share(&self.id, number),
+        })
     }
 
     fn has_id_or_alias(&self, ids: &BTreeSet<&str>) -> bool {
         ids.contains(self.id.as_str()) || self.aliases.iter().any(|alias| ids.contains(alias.as_str()))
-    }
-}
-
-/// The id of the device of a slot.
-#[must_use]
-pub fn device_of(slot: &str) -> &str {
-    match slot.rsplit_once("::") {
-        Some((device, number)) if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) => {
-            device
-        }
-        Some(_) | None => slot,
     }
 }
 
@@ -417,8 +411,8 @@ mod tests {
         }
     }
 
-    fn ids(ids: &[&str]) -> Vec<String> {
-        ids.iter().map(|id| (*id).to_owned()).collect()
+    fn ids(ids: &[&str]) -> Vec<SlotId> {
+        ids.iter().map(|id| id.parse().unwrap()).collect()
     }
 
     #[test]

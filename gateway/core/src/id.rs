@@ -3,6 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+mod slot;
+
+pub use slot::{InvalidSlotId, SLOT_ID_MAX, SlotId, device_of};
+
 /// Number of hexadecimal digits in a sandbox or task id.
 pub const ID_LEN: usize = 64;
 

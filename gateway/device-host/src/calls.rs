@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use switchyard_core::device::{DeviceProvider, Reservation};
+use switchyard_core::id::SlotId;
 use switchyard_core::{Error, Result};
 use switchyard_linux::beginning;
 use switchyard_proto::kubelet::device_plugin::v1beta1;
@@ -41,7 +42,7 @@ impl DeviceProvider for Hosted {
     fn allocate<'a>(
         &'a self,
         resource: &'a str,
-        devices: &'a [String],
+        devices: &'a [SlotId],
     ) -> BoxFuture<'a, Result<Reservation>> {
         Box::pin(async move {
             let doing = || format!("allocate {devices:?} of {resource}");
@@ -66,7 +67,7 @@ impl DeviceProvider for Hosted {
         })
     }
 
-    fn prepare<'a>(&'a self, resource: &'a str, devices: &'a [String]) -> BoxFuture<'a, Result<()>> {
+    fn prepare<'a>(&'a self, resource: &'a str, devices: &'a [SlotId]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let doing = || format!("prepare {devices:?} of {resource} for a start");
             // A plugin that does not ask for PreStartContainer may be away: what it has allocated stays valid, as
@@ -87,12 +88,12 @@ impl DeviceProvider for Hosted {
     fn prefer<'a>(
         &'a self,
         resource: &'a str,
-        available: &'a BTreeSet<String>,
-        must: &'a BTreeSet<String>,
+        available: &'a BTreeSet<SlotId>,
+        must: &'a BTreeSet<SlotId>,
         size: usize,
-    ) -> BoxFuture<'a, Option<Vec<String>>> {
+    ) -> BoxFuture<'a, Option<Vec<SlotId>>> {
         Box::pin(async move {
-            let ids: Vec<String> = available.iter().cloned().collect();
+            let ids: Vec<SlotId> = available.iter().cloned().collect();
             let (plugin, vendors) = self.plugin(resource, &ids).ok()?;
             let allocation_size =
                 i32::try_from(size).ok().filter(|_| plugin.preferred && must.is_subset(available))?;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use switchyard_core::device::{Device, Health, Reservation, resource};
+use switchyard_core::id::SlotId;
 use switchyard_core::spec::{DeviceNode, MissingSource, Mount, MountSource};
 use switchyard_core::{Error, Result};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
@@ -177,15 +178,15 @@ pub(crate) fn allocated(answer: v1beta1::AllocateResponse) -> Result<Reservation
 /// the request.
 pub(crate) fn preferred(
     answer: v1beta1::PreferredAllocationResponse,
-    ours: &BTreeMap<&str, &str>,
-    must: &BTreeSet<String>,
+    ours: &BTreeMap<&str, &SlotId>,
+    must: &BTreeSet<SlotId>,
     size: usize,
-) -> Option<Vec<String>> {
+) -> Option<Vec<SlotId>> {
     let v1beta1::PreferredAllocationResponse { container_responses } = answer;
     let [answer] = <[_; 1]>::try_from(container_responses).ok()?;
     let v1beta1::ContainerPreferredAllocationResponse { device_i_ds } = answer;
-    let chosen: Option<BTreeSet<String>> =
-        device_i_ds.iter().map(|vendors| ours.get(vendors.as_str()).map(|id| (*id).to_owned())).collect();
+    let chosen: Option<BTreeSet<SlotId>> =
+        device_i_ds.iter().map(|vendors| ours.get(vendors.as_str()).map(|id| (*id).clone())).collect();
     let chosen = chosen.filter(|chosen| chosen.len() == size && chosen.is_superset(must))?;
     Some(chosen.into_iter().collect())
 }

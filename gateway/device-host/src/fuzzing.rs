@@ -4,7 +4,8 @@ use std::path::Component;
 
 use prost::Message;
 use switchyard_core::ErrorKind;
-use switchyard_core::device::{DEVICE_ID_MAX, device_of};
+use switchyard_core::device::DEVICE_ID_MAX;
+use switchyard_core::id::device_of;
 use switchyard_core::spec::MountSource;
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::device::{DeviceGroup, Health};
-use switchyard_core::id::Owner;
+use switchyard_core::id::{Owner, SlotId};
 use switchyard_core::reload::Reloadable;
 use switchyard_core::{Error, Result};
 use tokio::sync::watch;
@@ -394,7 +394,7 @@ impl Hosted {
     /// # Errors
     /// `Unavailable` without a connected plugin; `FailedPrecondition` for a device that it does not list, or
     /// no longer lists.
-    pub(crate) fn plugin(&self, resource: &str, devices: &[String]) -> Result<(Plugin, Vec<String>)> {
+    pub(crate) fn plugin(&self, resource: &str, devices: &[SlotId]) -> Result<(Plugin, Vec<String>)> {
         let state = self.state();
         let known = state.resources.iter().find(|known| known.name == resource);
         let away = || {
@@ -404,11 +404,11 @@ impl Hosted {
         };
         let plugin = known.and_then(|known| known.plugin.as_ref()).ok_or_else(away)?.plugin.clone();
         let vendors = known.and_then(|known| known.listed.as_ref()).map(|listed| &listed.vendors);
-        let vendor = |id: &String| {
-            vendors.and_then(|vendors| vendors.get(id)).cloned().ok_or_else(|| {
+        let vendor = |id: &SlotId| {
+            vendors.and_then(|vendors| vendors.get(id.as_str())).cloned().ok_or_else(|| {
                 Error::failed_precondition(format!(
                     "the plugin of {resource} has no device {} any more",
-                    quoted(id)
+                    quoted(id.as_str())
                 ))
             })
         };
@@ -481,8 +481,8 @@ fn group(resource: &str) -> DeviceGroup {
 }
 
 /// Maps vendors' ids to ours.
-pub(crate) fn by_vendors<'a>(ids: &'a [String], vendors: &'a [String]) -> BTreeMap<&'a str, &'a str> {
-    vendors.iter().map(String::as_str).zip(ids.iter().map(String::as_str)).collect()
+pub(crate) fn by_vendors<'a>(ids: &'a [SlotId], vendors: &'a [String]) -> BTreeMap<&'a str, &'a SlotId> {
+    vendors.iter().map(String::as_str).zip(ids).collect()
 }
 
 #[cfg(test)]

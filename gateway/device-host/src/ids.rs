@@ -47,7 +47,7 @@ const fn is_end(c: char) -> bool {
 mod tests {
     use std::collections::BTreeSet;
 
-    use switchyard_core::device::device_of;
+    use switchyard_core::id::device_of;
 
     use super::*;
 

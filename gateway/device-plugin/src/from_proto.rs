@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use switchyard_core::device::OFFERED_SLOT_ID_MAX;
+use switchyard_core::id::SlotId;
 use switchyard_core::ledger::LEASE_SLOTS_MAX;
 use switchyard_core::{Error, Result};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 
-use crate::listing::{Listing, SLOT_ID_MAX};
+use crate::listing::Listing;
 use crate::preference::PreferenceRequest;
 
 /// The most containers in one Allocate call. Kubelets send one.
@@ -17,7 +19,7 @@ pub(crate) fn allocate(
     resource: &str,
     listing: &Listing,
     request: v1beta1::AllocateRequest,
-) -> Result<Vec<Vec<String>>> {
+) -> Result<Vec<Vec<SlotId>>> {
     let v1beta1::AllocateRequest { container_requests } = request;
     if container_requests.len() > CONTAINERS_MAX {
         let why =
@@ -28,8 +30,7 @@ pub(crate) fn allocate(
         .into_iter()
         .map(|v1beta1::ContainerAllocateRequest { devices_ids }| devices_ids)
         .collect();
-    check(resource, listing, &containers)?;
-    Ok(containers)
+    slots(resource, listing, &containers)
 }
 
 /// The slots of a container that is about to be started.
@@ -37,15 +38,13 @@ pub(crate) fn pre_start(
     resource: &str,
     listing: &Listing,
     request: v1beta1::PreStartContainerRequest,
-) -> Result<Vec<String>> {
+) -> Result<Vec<SlotId>> {
     let v1beta1::PreStartContainerRequest { devices_ids } = request;
-    let slots = [devices_ids];
-    check(resource, listing, &slots)?;
-    let [slots] = slots;
-    Ok(slots)
+    Ok(slots(resource, listing, &[devices_ids])?.concat())
 }
 
-/// Converts the request for a preferred allocation of one container.
+/// Converts the request for a preferred allocation of one container. Texts that are not slot ids are left out: they were
+/// never offered.
 pub(crate) fn preference_request(request: v1beta1::ContainerPreferredAllocationRequest) -> PreferenceRequest {
     let v1beta1::ContainerPreferredAllocationRequest {
         available_device_i_ds,
@@ -53,14 +52,15 @@ pub(crate) fn preference_request(request: v1beta1::ContainerPreferredAllocationR
         allocation_size,
     } = request;
     PreferenceRequest {
-        available: available_device_i_ds.into_iter().collect(),
-        required: must_include_device_i_ds.into_iter().collect(),
+        available: available_device_i_ds.into_iter().flat_map(SlotId::new).collect(),
+        required: must_include_device_i_ds.into_iter().flat_map(SlotId::new).collect(),
         size: usize::try_from(allocation_size).unwrap_or_default(),
     }
 }
 
-/// Refuses too many slots, no slots, a slot that is named twice, and a slot that the resource does not have.
-fn check(resource: &str, listing: &Listing, containers: &[Vec<String>]) -> Result<()> {
+/// The slots of each container. Refuses too many slots, no slots, a slot that is named twice, and a slot that the
+/// resource does not have.
+fn slots(resource: &str, listing: &Listing, containers: &[Vec<String>]) -> Result<Vec<Vec<SlotId>>> {
     let count = containers.iter().map(Vec::len).sum::<usize>();
     if count > LEASE_SLOTS_MAX {
         let why = format!("{count} devices of {resource}, but at most {LEASE_SLOTS_MAX} in one call");
@@ -70,21 +70,23 @@ fn check(resource: &str, listing: &Listing, containers: &[Vec<String>]) -> Resul
         return Err(Error::invalid("devices_ids", format!("no device of {resource} is named")));
     }
     let mut seen = BTreeSet::new();
-    for id in containers.iter().flatten() {
-        if listing.get(id).is_none() {
+    let mut slot = |id: &String| {
+        let offered = SlotId::new(id.as_str()).ok().filter(|slot| listing.get(slot.as_str()).is_some());
+        let offered = offered.ok_or_else(|| {
             let text = format!("{resource} has no device {}: it was never offered", quoted(id));
-            return Err(Error::not_found(text));
-        }
-        if !seen.insert(id) {
+            Error::not_found(text)
+        })?;
+        if !seen.insert(offered.clone()) {
             return Err(Error::invalid("devices_ids", format!("{} is named twice", quoted(id))));
         }
-    }
-    Ok(())
+        Ok(offered)
+    };
+    containers.iter().map(|ids| ids.iter().map(&mut slot).collect()).collect()
 }
 
 /// An untrusted id, quoted for a message and truncated when long.
 fn quoted(id: &str) -> String {
-    match id.char_indices().nth(SLOT_ID_MAX) {
+    match id.char_indices().nth(OFFERED_SLOT_ID_MAX) {
         Some((end, _)) => format!("{:?}…", &id[..end]),
         None => format!("{id:?}"),
     }

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use prost::Message;
 use switchyard_core::device::SlotPlacement;
+use switchyard_core::id::{SLOT_ID_MAX, SlotId};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 use switchyard_proto::kubelet::pod_resources::v1;
 
-use crate::listing::{Listing, Offer, SLOT_ID_MAX, Slot};
+use crate::listing::{Listing, Offer, Slot};
 use crate::preference::prefer;
 use crate::{from_proto, pod_resources};
 
@@ -50,14 +51,14 @@ pub fn messages(data: &[u8]) {
     }
     if let Ok(list) = v1::ListPodResourcesResponse::decode(data) {
         let listed = pod_resources::slots(list, &[RESOURCE.to_owned()].into());
-        assert!(listed.iter().all(|id| id.len() <= SLOT_ID_MAX));
+        assert!(listed.iter().all(|id| (1..=SLOT_ID_MAX).contains(&id.as_str().len())));
     }
 }
 
-fn are_slots(slots: &[String]) {
+fn are_slots(slots: &[SlotId]) {
     let distinct: BTreeSet<_> = slots.iter().collect();
     assert_eq!(distinct.len(), slots.len());
-    assert!(!slots.is_empty() && slots.iter().all(|slot| SLOTS.iter().any(|(id, _)| id == slot)));
+    assert!(!slots.is_empty() && slots.iter().all(|slot| SLOTS.iter().any(|(id, _)| slot == id)));
 }
 
 fn is_refusal(error: &Error) {

@@ -4,10 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, SlotPlacement};
-
-/// The longest slot id, in bytes, by the protocol; kubelets accept longer ones.
-pub(crate) const SLOT_ID_MAX: usize = 63;
+use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, OFFERED_SLOT_ID_MAX, SlotPlacement};
 
 /// The largest message that a kubelet accepts, in bytes, less room for the message's own header.
 const MESSAGE_MAX: usize = (4 << 20) - 1024;
@@ -100,7 +97,7 @@ impl Listing {
                 continue;
             }
             let more = bytes + id.len() + SLOT_BYTES;
-            if id.is_empty() || id.len() > SLOT_ID_MAX || more > MESSAGE_MAX {
+            if id.is_empty() || id.len() > OFFERED_SLOT_ID_MAX || more > MESSAGE_MAX {
                 left_out.push((*id).to_owned());
             } else {
                 bytes = more;
@@ -220,7 +217,7 @@ mod tests {
 
     #[test]
     fn an_id_that_no_annotation_takes_is_left_out() {
-        let long = "x".repeat(SLOT_ID_MAX + 1);
+        let long = "x".repeat(OFFERED_SLOT_ID_MAX + 1);
         let (listing, left_out) = Listing::default().after(&offer(&[(&long, true), ("", true), ("a", true)]));
         assert_eq!(health(&listing), [("a", true)]);
         assert_eq!(left_out, ["".to_owned(), long]);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::{Stream, stream};
 use switchyard_core::gateway::Scope;
+use switchyard_core::id::SlotId;
 use switchyard_core::{Error, Result};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 use switchyard_proto::kubelet::device_plugin::v1beta1::device_plugin_server;
@@ -92,7 +93,7 @@ impl DevicePlugin {
 
     /// The slots to take: those that the provider of the resource prefers, or, if it has no preference, the
     /// best choice by the listing.
-    async fn preferred(&self, listing: &Listing, question: &PreferenceRequest) -> Vec<String> {
+    async fn preferred(&self, listing: &Listing, question: &PreferenceRequest) -> Vec<SlotId> {
         let PreferenceRequest { available, required: must, size } = question;
         match self.scope.devices().prefer(&self.resource, available, must, *size).await {
             Some(preferred) => preferred,
@@ -140,7 +141,8 @@ impl device_plugin_server::DevicePlugin for DevicePlugin {
         let listing = self.listing();
         let mut container_responses = Vec::new();
         for request in container_requests.into_iter().take(from_proto::CONTAINERS_MAX) {
-            let device_i_ds = self.preferred(&listing, &from_proto::preference_request(request)).await;
+            let preferred = self.preferred(&listing, &from_proto::preference_request(request)).await;
+            let device_i_ds = preferred.into_iter().map(String::from).collect();
             container_responses.push(v1beta1::ContainerPreferredAllocationResponse { device_i_ds });
         }
         Ok(Response::new(v1beta1::PreferredAllocationResponse { container_responses }))

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use switchyard_core::gateway::Scope;
-use switchyard_core::id::LeaseToken;
+use switchyard_core::id::{LeaseToken, SlotId};
 use switchyard_core::spec::CpuSet;
 use switchyard_core::{Error, Result};
 use switchyard_proto::kubelet::pod_resources::v1;
@@ -16,7 +16,6 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tonic::Status;
 
 use crate::channel::channel;
-use crate::listing::SLOT_ID_MAX;
 
 /// Pause between two List calls.
 pub(crate) const PAUSE: Duration = Duration::from_secs(10);
@@ -120,12 +119,12 @@ fn cpus(list: v1::ListPodResourcesResponse) -> CpuSet {
 }
 
 /// The slots of these resources that a list names.
-pub(crate) fn slots(list: v1::ListPodResourcesResponse, resources: &BTreeSet<String>) -> BTreeSet<String> {
+pub(crate) fn slots(list: v1::ListPodResourcesResponse, resources: &BTreeSet<String>) -> BTreeSet<SlotId> {
     let v1::ListPodResourcesResponse { pod_resources } = list;
     let containers = pod_resources.into_iter().flat_map(|pod| pod.containers);
     let devices = containers.flat_map(|container| container.devices);
     let ours = devices.filter(|devices| resources.contains(&devices.resource_name));
-    ours.flat_map(|devices| devices.device_ids).filter(|id| id.len() <= SLOT_ID_MAX).collect()
+    ours.flat_map(|devices| devices.device_ids).flat_map(SlotId::new).collect()
 }
 
 #[cfg(test)]
@@ -173,6 +172,6 @@ mod tests {
             ],
         };
         let listed = slots(list, &["acme.com/tpu".to_owned()].into());
-        assert_eq!(listed, ["a", "b", "d"].map(str::to_owned).into());
+        assert_eq!(listed, ["a", "b", "d"].map(|id| SlotId::new(id).unwrap()).into());
     }
 }

@@ -9,7 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use switchyard_core::device::{SlotPlacement, device_of};
+use switchyard_core::device::SlotPlacement;
+use switchyard_core::id::{SlotId, device_of};
 
 use crate::listing::Listing;
 
@@ -17,9 +18,9 @@ use crate::listing::Listing;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PreferenceRequest {
     /// The slots that may be chosen.
-    pub(crate) available: BTreeSet<String>,
+    pub(crate) available: BTreeSet<SlotId>,
     /// The available slots that must be chosen.
-    pub(crate) required: BTreeSet<String>,
+    pub(crate) required: BTreeSet<SlotId>,
     /// Number of slots that the container needs.
     pub(crate) size: usize,
 }
@@ -30,7 +31,7 @@ struct DeviceSlots<'a> {
     /// Number of its slots that are in use, or chosen.
     used: usize,
     /// Its free slots; the last one is chosen next.
-    free: Vec<&'a str>,
+    free: Vec<&'a SlotId>,
 }
 
 /// The free slots near one NUMA node, by device.
@@ -39,14 +40,13 @@ type SlotsByDevice<'a> = BTreeMap<&'a str, DeviceSlots<'a>>;
 /// A choice within a NUMA node, and its cost: lower is better.
 struct Choice<'a> {
     cost: usize,
-    slots: Vec<&'a str>,
+    slots: Vec<&'a SlotId>,
 }
 
 /// The slots to take, in ascending order: as many as asked for, or all if there are fewer.
-pub(crate) fn prefer(listing: &Listing, question: &PreferenceRequest) -> Vec<String> {
+pub(crate) fn prefer(listing: &Listing, question: &PreferenceRequest) -> Vec<SlotId> {
     let PreferenceRequest { available, required: must, size } = question;
-    let mut chosen: BTreeSet<&str> =
-        must.iter().filter(|id| available.contains(*id)).map(String::as_str).collect();
+    let mut chosen: BTreeSet<&SlotId> = must.intersection(available).collect();
     let nodes_of_must: BTreeMap<Option<u32>, usize> =
         chosen.iter().fold(BTreeMap::new(), |mut counts, id| {
             *counts.entry(node_of(listing, id)).or_default() += 1;
@@ -61,28 +61,28 @@ pub(crate) fn prefer(listing: &Listing, question: &PreferenceRequest) -> Vec<Str
         left -= slots.len();
         chosen.extend(slots);
     }
-    chosen.into_iter().map(str::to_owned).collect()
+    chosen.into_iter().cloned().collect()
 }
 
-fn node_of(listing: &Listing, id: &str) -> Option<u32> {
-    listing.get(id).and_then(|slot| slot.numa_node)
+fn node_of(listing: &Listing, id: &SlotId) -> Option<u32> {
+    listing.get(id.as_str()).and_then(|slot| slot.numa_node)
 }
 
 /// The free slots, by NUMA node and device.
 fn free<'a>(
     listing: &Listing,
-    available: &'a BTreeSet<String>,
-    chosen: &BTreeSet<&str>,
+    available: &'a BTreeSet<SlotId>,
+    chosen: &BTreeSet<&SlotId>,
 ) -> BTreeMap<Option<u32>, SlotsByDevice<'a>> {
     let mut used: BTreeMap<&str, usize> = BTreeMap::new();
     for (id, _) in listing.slots() {
-        let in_use = !available.contains(id) || chosen.contains(id);
+        let in_use = available.get(id).is_none_or(|id| chosen.contains(id));
         *used.entry(device_of(id)).or_default() += usize::from(in_use);
     }
     let mut nodes: BTreeMap<Option<u32>, SlotsByDevice<'a>> = BTreeMap::new();
     // In descending order, so that the lowest id is popped first.
-    for id in available.iter().rev().filter(|id| !chosen.contains(id.as_str())) {
-        let device = device_of(id);
+    for id in available.iter().rev().filter(|id| !chosen.contains(id)) {
+        let device = id.device();
         let near = nodes.entry(node_of(listing, id)).or_default();
         let part = near.entry(device).or_insert_with(|| DeviceSlots {
             used: used.get(device).copied().unwrap_or_default(),

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use futures::{Stream, stream};
 use switchyard_core::device::Inventories;
 use switchyard_core::gateway::{Leased, Scope};
+use switchyard_core::id::{InvalidSlotId, SlotId};
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::device as nomad;
 use switchyard_proto::nomad::device::device_plugin_server::DevicePlugin;
@@ -60,7 +61,9 @@ impl DeviceService {
         if tokio::time::timeout(RESERVE_WAIT, self.scope.devices().scanned()).await.is_err() {
             return Err(Error::unavailable("the devices of the node have not been scanned yet: try again"));
         }
-        self.scope.devices().lease(device_ids).await
+        let slots: Vec<SlotId> =
+            device_ids.iter().map(|id| id.parse()).collect::<Result<_, InvalidSlotId>>()?;
+        self.scope.devices().lease(&slots).await
     }
 
     /// The devices: first as soon as they are known, but not later than a short time limit; then after each

@@ -312,7 +312,8 @@ impl From<SlotReport> for SlotView {
     fn from(SlotReport { id, device, group, health, holders }: SlotReport) -> Self {
         let reason = health.fault().unwrap_or_default().to_owned();
         let healthy = health == Health::Healthy;
-        Self { id, device, group, healthy, reason, holders: holders.into_iter().map(Into::into).collect() }
+        let holders = holders.into_iter().map(Into::into).collect();
+        Self { id: id.into(), device, group, healthy, reason, holders }
     }
 }
 

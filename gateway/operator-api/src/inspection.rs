@@ -247,7 +247,7 @@ impl InspectionView {
         let is_reserved = details.compute.reserved != Reserved::default() || reservation.exclusive_cpus;
         let lease = |LeaseClaim { token, slots, named: _ }: &LeaseClaim| LeaseView {
             token: token.to_string(),
-            slots: slots.clone(),
+            slots: slots.iter().map(ToString::to_string).collect(),
         };
         let view = Self {
             kind: "task".to_owned(),

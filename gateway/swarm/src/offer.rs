@@ -177,7 +177,7 @@ impl Claimed {
 /// The slots that a task has because its service names the devices.
 fn slots_by_name(task: &Task) -> BTreeSet<String> {
     let by_name = task.details.leases.iter().filter(|claim| claim.named);
-    by_name.flat_map(|claim| claim.slots.iter().cloned()).collect()
+    by_name.flat_map(|claim| claim.slots.iter().map(ToString::to_string)).collect()
 }
 
 /// The facts with what tasks of the swarm may have: the processors, memory and devices that no other owner has, but

@@ -33,7 +33,7 @@ async fn equip(gateway: &Gateway, path: &Path) -> watch::Sender<Option<Arc<Inven
 /// The error of a pod that does not get the device.
 async fn refusal(gateway: &Gateway) -> String {
     let pods = gateway.scope(Owner::Kubernetes);
-    pods.devices().lease(&["acme0".to_owned()]).await.expect_err("it is held").report()
+    pods.devices().lease(&["acme0".parse().expect("it is an id")]).await.expect_err("it is held").report()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -66,12 +66,17 @@ impl HostPortsRecord {
 impl LeaseRecord {
     pub(crate) fn from_core(claim: &LeaseClaim) -> Self {
         let LeaseClaim { token, slots, named } = claim;
-        Self { token: token.to_string(), slots: slots.clone(), named: *named }
+        Self {
+            token: token.to_string(),
+            slots: slots.iter().map(ToString::to_string).collect(),
+            named: *named,
+        }
     }
 
-    /// `None` if the token is not valid.
+    /// `None` if the token or a slot is not valid.
     pub(crate) fn to_core(&self) -> Option<LeaseClaim> {
-        Some(LeaseClaim { token: self.token.parse().ok()?, slots: self.slots.clone(), named: self.named })
+        let slots = self.slots.iter().map(|slot| slot.parse().ok()).collect::<Option<_>>()?;
+        Some(LeaseClaim { token: self.token.parse().ok()?, slots, named: self.named })
     }
 }
 
@@ -111,7 +116,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<HostPortsRecord>(&text).unwrap().to_core(), claims);
         let lease = LeaseClaim {
             token: LeaseToken::from_bytes([7; 16]),
-            slots: vec!["a::1".to_owned()],
+            slots: vec!["a::1".parse().unwrap()],
             named: true,
         };
         assert_eq!(LeaseRecord::from_core(&lease).to_core(), Some(lease));

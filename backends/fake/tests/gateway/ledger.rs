@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use switchyard_core::device::{Device, DeviceGroup, Inventory, node};
 use switchyard_core::gateway::{Gateway, Leased, Limits, Scope};
-use switchyard_core::id::{LeaseToken, Owner};
+use switchyard_core::id::{LeaseToken, Owner, SlotId};
 use switchyard_core::ledger::{LeaseState, LeaseStore, MemoryStore, StoredLease};
 use switchyard_core::operation::Operations;
 use switchyard_core::spec::{LeaseClaim, TaskSpec};
@@ -71,13 +71,13 @@ impl DurableState {
 }
 
 /// The owners that were answered, by slot.
-type Answered = BTreeMap<String, (Owner, LeaseToken)>;
+type Answered = BTreeMap<SlotId, (Owner, LeaseToken)>;
 
 impl Life {
     /// Spawns an orchestrator that requests a slot on the signal `go`.
-    fn asker(&self, owner: Owner, slot: &str, go: &watch::Receiver<bool>) -> JoinHandle<Result<Leased>> {
+    fn asker(&self, owner: Owner, slot: &SlotId, go: &watch::Receiver<bool>) -> JoinHandle<Result<Leased>> {
         let scope = self.gateway.scope(owner);
-        let slots = vec![slot.to_owned()];
+        let slots = vec![slot.clone()];
         let mut go = go.clone();
         self.runtime.spawn(async move {
             go.wait_for(|go| *go).await.unwrap();
@@ -86,7 +86,7 @@ impl Life {
     }
 
     /// Both request this slot; one of them gets it.
-    fn race(&self, slot: &str, round: usize) -> (Owner, LeaseToken) {
+    fn race(&self, slot: &SlotId, round: usize) -> (Owner, LeaseToken) {
         let (go, begun) = watch::channel(false);
         let owners = [Owner::Kubernetes, Owner::Nomad];
         let mut asked: Vec<_> = owners.map(|owner| (owner, self.asker(owner, slot, &begun))).into();
@@ -127,9 +127,9 @@ impl Life {
     }
 
     /// Checks that each slot has one owner; returns the leases by slot.
-    fn holders(&self) -> BTreeMap<String, (Owner, BTreeSet<LeaseToken>)> {
+    fn holders(&self) -> BTreeMap<SlotId, (Owner, BTreeSet<LeaseToken>)> {
         let report = self.gateway.claims().report();
-        let mut holders: BTreeMap<String, (Owner, BTreeSet<LeaseToken>)> = BTreeMap::new();
+        let mut holders: BTreeMap<SlotId, (Owner, BTreeSet<LeaseToken>)> = BTreeMap::new();
         for (token, lease) in report.devices.leases().filter(|(_, lease)| lease.holds()) {
             for slot in &lease.slots {
                 let (owner, tokens) = holders.entry(slot.clone()).or_insert((lease.owner, BTreeSet::new()));
@@ -182,7 +182,7 @@ fn last_slot_has_one_owner_across_daemon_kills() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let fake = runtime.block_on(async { FakeNode::new().await.fake.clone() });
     let mut world = DurableState { fake, leases: Arc::default() };
-    let slots: Vec<String> =
+    let slots: Vec<SlotId> =
         devices().groups[0].devices.iter().flat_map(|device| device.slots(SHARES)).collect();
     let mut won: BTreeMap<Owner, usize> = BTreeMap::new();
     for life in 0..PAIRS / LIFE {
@@ -225,7 +225,7 @@ fn kill_among_concurrent_leases_neither_double_allocates_nor_loses_any() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let fake = runtime.block_on(async { FakeNode::new().await.fake.clone() });
     let mut world = DurableState { fake, leases: Arc::default() };
-    let slots: Vec<String> =
+    let slots: Vec<SlotId> =
         devices().groups[0].devices.iter().flat_map(|device| device.slots(SHARES)).collect();
     for life in 0..100 {
         let daemon = world.life();

@@ -43,7 +43,7 @@ async fn run(scope: &Scope, sandbox: &str, name: &str, token: LeaseToken) -> Str
 async fn resource_is_waiting_while_its_container_exited_or_is_pending() {
     let fake_node = node_with_a_device(Limits::default()).await;
     let scope = &fake_node.scope;
-    let slot = ["acme-0".to_owned()];
+    let slot = ["acme-0".parse().unwrap()];
     let leased = scope.devices().lease(&slot).await.unwrap();
     let sandbox = scope.sandboxes().create(sandbox_spec("pod")).await.unwrap().id.to_string();
     let init = run(scope, &sandbox, "init", leased.token).await;
@@ -86,7 +86,7 @@ async fn a_restarted_container_waits_only_while_its_newest_attempt_has_ended() {
     let fake_node = node_with_a_device(Limits::default()).await;
     let scope = &fake_node.scope;
     let resource_use = || scope.devices().resources_in_use(LABEL)[RESOURCE];
-    let token = scope.devices().lease(&["acme-0".to_owned()]).await.unwrap().token;
+    let token = scope.devices().lease(&["acme-0".parse().unwrap()]).await.unwrap().token;
     let sandbox = sandbox_of(scope, "u-1", 0).await;
     let init = run_attempt(scope, &sandbox, "init", 0, token).await;
     scope.tasks().stop(&init, Duration::ZERO).await.unwrap();
@@ -114,7 +114,7 @@ async fn the_containers_of_a_replaced_sandbox_are_attempts_of_those_of_its_succe
     let fake_node = node_with_a_device(limits).await;
     let scope = &fake_node.scope;
     let resource_use = || scope.devices().resources_in_use(LABEL)[RESOURCE];
-    let token = scope.devices().lease(&["acme-0".to_owned()]).await.unwrap().token;
+    let token = scope.devices().lease(&["acme-0".parse().unwrap()]).await.unwrap().token;
     let replaced = sandbox_of(scope, "u-1", 0).await;
     run_attempt(scope, &replaced, "main", 0, token).await;
     scope.sandboxes().stop(&replaced).await.unwrap();
@@ -140,7 +140,7 @@ async fn resource_is_in_use_from_lease_until_end_of_grace() {
     let resource = RESOURCE.to_owned();
     assert_eq!(in_use(), []);
 
-    let leased = scope.devices().lease(&["acme-0".to_owned()]).await.unwrap();
+    let leased = scope.devices().lease(&["acme-0".parse().unwrap()]).await.unwrap();
     assert_eq!(in_use(), [(resource.clone(), ResourceUse::Waiting)], "a pod is being admitted");
 
     let sandbox = scope.sandboxes().create(sandbox_spec("pod")).await.unwrap().id.to_string();

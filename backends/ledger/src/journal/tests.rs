@@ -14,7 +14,8 @@ fn token(number: u8) -> LeaseToken {
 }
 
 fn lease(number: u8) -> StoredLease {
-    let slots = vec![format!("acme-{number}"), format!("acme-{number}::1")];
+    let slots =
+        [format!("acme-{number}"), format!("acme-{number}::1")].map(|slot| slot.parse().unwrap()).into();
     StoredLease { token: token(number), owner: Owner::Kubernetes, slots }
 }
 
@@ -129,7 +130,7 @@ async fn journal_is_compacted_at_start_and_when_mostly_released() {
     journal.put(&lease(1)).await.unwrap();
     let alone = size(&file(&state));
     let mut largest = 0;
-    let large = StoredLease { slots: vec!["x".repeat(10_000); 2], ..lease(2) };
+    let large = StoredLease { slots: vec!["x".repeat(4000).parse().unwrap(); 5], ..lease(2) };
     for _ in 0..20 {
         journal.put(&large).await.unwrap();
         journal.remove(&[token(2)]).await.unwrap();
@@ -234,7 +235,8 @@ async fn full_journal_is_reported() {
     let state = state();
     let journal = Journal::new(state.path());
     // Names of earlier versions are paths, which may be long.
-    let large = |number| StoredLease { slots: vec!["x".repeat(4 << 20); 1], ..lease(number) };
+    let large =
+        |number| StoredLease { slots: vec!["x".repeat(4 << 10).parse().unwrap(); 1 << 10], ..lease(number) };
     for number in [1, 2, 3] {
         journal.put(&large(number)).await.unwrap();
     }

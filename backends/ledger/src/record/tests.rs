@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use switchyard_core::id::SLOT_ID_MAX;
+
 use super::*;
 
 /// An operation that a test writes.
@@ -23,7 +25,7 @@ fn token(number: u8) -> LeaseToken {
 }
 
 fn lease(number: u8, slots: &[&str]) -> StoredLease {
-    let slots = slots.iter().map(|slot| (*slot).to_owned()).collect();
+    let slots = slots.iter().map(|slot| slot.parse().unwrap()).collect();
     StoredLease { token: token(number), owner: Owner::Nomad, slots }
 }
 
@@ -66,6 +68,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         "\\PC{1,8}",
         Just("/dev/a\n b".to_owned())
     ];
+    let slot = slot.prop_map(|slot| SlotId::new(slot).unwrap());
     let slots = proptest::collection::vec(slot, 1..4);
     let owner = proptest::sample::select(Owner::ALL.to_vec());
     let put = (0..6_u8, owner, slots)
@@ -117,6 +120,7 @@ fn complete_unknown_record_is_no_damage() {
     };
     assert_eq!(read(lease("nomad", "\"a\"").as_bytes()).unwrap().leases.len(), 1);
     let many = vec!["\"a\""; LEASE_SLOTS_MAX + 1].join(",");
+    let long = format!("\"{}\"", "x".repeat(SLOT_ID_MAX + 1));
     for (text, why) in [
         (line("2", "{}"), "its version is \"2\""),
         (line("1", "{}"), "expected value"),
@@ -125,6 +129,8 @@ fn complete_unknown_record_is_no_damage() {
         (lease("docker", "\"a\""), "\"docker\" is no owner"),
         (lease("nomad", ""), "a lease of 0 slots"),
         (lease("nomad", &many), "a lease of 1025 slots"),
+        (lease("nomad", "\"\""), "the id of a device is empty"),
+        (lease("nomad", &long), "has 4103 bytes"),
     ] {
         let unknown = read(text.as_bytes()).unwrap_err();
         assert_eq!(unknown.line, 2);

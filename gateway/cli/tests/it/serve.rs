@@ -321,7 +321,7 @@ async fn recovered_lease_is_listed_and_stays_released() {
         ServedDaemon::with("[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/null\"]");
     let token = LeaseToken::random();
     // A lease of a predecessor that used the device's path as its id.
-    let lease = StoredLease { token, owner: Owner::Nomad, slots: vec!["/dev/null".into()] };
+    let lease = StoredLease { token, owner: Owner::Nomad, slots: vec!["/dev/null".parse().unwrap()] };
     Journal::new(Path::new(&node.path("state"))).put(&lease).await.unwrap();
     let daemon = node.serve(&Fake::new());
     node.ready().await;

@@ -7,6 +7,7 @@ use futures::future::BoxFuture;
 
 use super::Reservation;
 use crate::error::Result;
+use crate::id::SlotId;
 
 /// Determines what a task with devices of some groups gets, at the moment when the task is created. In the
 /// inventory, the devices of these groups have neither nodes nor CDI names. A group is identified by its
@@ -23,7 +24,7 @@ pub trait DeviceProvider: fmt::Debug + Send + Sync {
     /// # Errors
     /// The reason why no task can be created with them now: `Unavailable`, `DeadlineExceeded` or
     /// `FailedPrecondition`; it may be called again.
-    fn allocate<'a>(&'a self, resource: &'a str, devices: &'a [String])
+    fn allocate<'a>(&'a self, resource: &'a str, devices: &'a [SlotId])
     -> BoxFuture<'a, Result<Reservation>>;
 
     /// Prepares these devices, allocated earlier, for a task that is about to be created. Called for each
@@ -31,15 +32,15 @@ pub trait DeviceProvider: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The reason why the task cannot be created now, as for [`DeviceProvider::allocate`].
-    fn prepare<'a>(&'a self, resource: &'a str, devices: &'a [String]) -> BoxFuture<'a, Result<()>>;
+    fn prepare<'a>(&'a self, resource: &'a str, devices: &'a [SlotId]) -> BoxFuture<'a, Result<()>>;
 
     /// Chooses the best `size` of the `available` devices, including all of `must`; `None` if it has no
     /// preference.
     fn prefer<'a>(
         &'a self,
         resource: &'a str,
-        available: &'a BTreeSet<String>,
-        must: &'a BTreeSet<String>,
+        available: &'a BTreeSet<SlotId>,
+        must: &'a BTreeSet<SlotId>,
         size: usize,
-    ) -> BoxFuture<'a, Option<Vec<String>>>;
+    ) -> BoxFuture<'a, Option<Vec<SlotId>>>;
 }

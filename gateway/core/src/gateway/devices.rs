@@ -7,7 +7,7 @@ use super::claims::Claims;
 use super::context::Context;
 use crate::device::{DeviceProvider, Inventories, Reservation};
 use crate::error::{Error, Result};
-use crate::id::{LeaseToken, Owner, SandboxId};
+use crate::id::{LeaseToken, Owner, SandboxId, SlotId};
 use crate::keyed_lock::KeyedLock;
 use crate::ledger::{LeaseState, LeaseStore, StoredLease};
 use crate::operation::{Caller, OperationKind, Subject};
@@ -150,7 +150,7 @@ impl DeviceLeases {
         !tasks.is_empty() && tasks.iter().all(|task| matches!(task.state, TaskState::Exited { .. }))
     }
 
-    async fn lease(&self, owner: Owner, slots: &[String]) -> Result<Leased> {
+    async fn lease(&self, owner: Owner, slots: &[SlotId]) -> Result<Leased> {
         self.context.ready()?;
         let _guard = self.lease_locks.lock(owner).await;
         let granted = self.claims.ledger().devices.lease(owner, slots, LeaseToken::random());

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::refusal::{Holder, Refusal, RefusalReason, Resource};
 use crate::device::{Device, Inventory, Reservation};
 use crate::error::Error;
-use crate::id::{LeaseToken, Owner, SandboxId};
+use crate::id::{LeaseToken, Owner, SandboxId, SlotId};
 use crate::spec::LeaseClaim;
 use positions::Positions;
 
@@ -62,7 +62,7 @@ pub struct Devices {
     positions: Positions,
     leases: BTreeMap<LeaseToken, Lease>,
     /// The leases of each slot that has one.
-    by_slot: BTreeMap<String, BTreeSet<LeaseToken>>,
+    by_slot: BTreeMap<SlotId, BTreeSet<LeaseToken>>,
     /// Leases that reserve nothing any more, the oldest first.
     remembered: VecDeque<LeaseToken>,
     /// True if the leases of before the restart are known.
@@ -75,7 +75,7 @@ pub struct Lease {
     /// Its owner.
     pub owner: Owner,
     /// Its slots, in ascending order.
-    pub slots: Vec<String>,
+    pub slots: Vec<SlotId>,
     /// Its state.
     pub state: LeaseState,
     /// The number of ticks since it entered this state.
@@ -152,14 +152,14 @@ impl Devices {
     ///
     /// # Errors
     /// A [`Refusal`]; nothing has changed then.
-    pub fn lease(&mut self, owner: Owner, slots: &[String], token: LeaseToken) -> Result<Granted, Refusal> {
-        let refuse = |slot: &str, reason, holder| Refusal {
+    pub fn lease(&mut self, owner: Owner, slots: &[SlotId], token: LeaseToken) -> Result<Granted, Refusal> {
+        let refuse = |slot: Option<&SlotId>, reason, holder| Refusal {
             owner,
-            resource: Resource::Slot(slot.to_owned()),
+            resource: Resource::Slot(slot.cloned()),
             reason,
             holder,
         };
-        let first = slots.first().map_or("", String::as_str);
+        let first = slots.first();
         if slots.is_empty() || slots.len() > LEASE_SLOTS_MAX {
             return Err(refuse(first, RefusalReason::TooMany, None));
         }
@@ -169,22 +169,22 @@ impl Devices {
         if !self.recovered || self.known.is_none() {
             return Err(refuse(first, RefusalReason::Recovering, None));
         }
-        let wanted: BTreeSet<String> = slots.iter().map(|slot| self.canonical(slot)).collect();
+        let wanted: BTreeSet<SlotId> = slots.iter().map(|slot| self.canonical(slot)).collect();
         for slot in &wanted {
             let Some(device) = self.device(slot) else {
-                return Err(refuse(slot, RefusalReason::Unknown, None));
+                return Err(refuse(Some(slot), RefusalReason::Unknown, None));
             };
             if let Some(holder) = self.foreign_holder(owner, slot) {
-                return Err(refuse(slot, RefusalReason::Held, Some(Box::new(holder))));
+                return Err(refuse(Some(slot), RefusalReason::Held, Some(Box::new(holder))));
             }
             if let Some(why) = device.health.fault() {
-                return Err(refuse(slot, RefusalReason::Unhealthy(why.to_owned()), None));
+                return Err(refuse(Some(slot), RefusalReason::Unhealthy(why.to_owned()), None));
             }
         }
         if let Some(slot) = self.beyond_quota(owner, &wanted) {
-            return Err(refuse(slot, RefusalReason::Quota, None));
+            return Err(refuse(Some(slot), RefusalReason::Quota, None));
         }
-        let slots: Vec<String> = wanted.into_iter().collect();
+        let slots: Vec<SlotId> = wanted.into_iter().collect();
         let unwell = |error: Error| refuse(first, RefusalReason::Unhealthy(error.report()), None);
         let reservation = self.reserve(&slots).map_err(unwell)?;
         let awaits_release = slots
@@ -324,7 +324,7 @@ impl Devices {
     /// requested while the sandbox had it already. The containers of one pod request their devices together
     /// and do not wait for each other.
     #[must_use]
-    pub fn has_slot_awaiting_release(&self, owner: Owner, slots: &[String]) -> bool {
+    pub fn has_slot_awaiting_release(&self, owner: Owner, slots: &[SlotId]) -> bool {
         slots.iter().any(|slot| {
             let leases = || self.on_slot(slot).map(|(_, lease)| lease).filter(|lease| lease.owner == owner);
             leases().any(|lease| matches!(lease.state, LeaseState::Bound { .. }))
@@ -339,42 +339,42 @@ impl Devices {
     }
 
     /// The holder of a slot that belongs to another owner.
-    fn foreign_holder(&self, owner: Owner, slot: &str) -> Option<Holder> {
+    fn foreign_holder(&self, owner: Owner, slot: &SlotId) -> Option<Holder> {
         let (_, lease) = self.on_slot(slot).find(|(_, lease)| lease.owner != owner && lease.holds())?;
         Some(lease.holder())
     }
 
     /// The holder of a slot if it is a sandbox other than this one.
-    fn other_sandbox(&self, slot: &str, this: SandboxId) -> Option<Holder> {
+    fn other_sandbox(&self, slot: &SlotId, this: SandboxId) -> Option<Holder> {
         let other =
             |lease: &Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox != this);
         self.on_slot(slot).find(|(_, lease)| other(lease)).map(|(_, lease)| lease.holder())
     }
 
     /// Refuses if a holder other than this sandbox has one of these slots.
-    fn check_free(&self, owner: Owner, slots: &[String], this: SandboxId) -> Result<(), Refusal> {
-        let held = |slot: &String| {
+    fn check_free(&self, owner: Owner, slots: &[SlotId], this: SandboxId) -> Result<(), Refusal> {
+        let held = |slot: &SlotId| {
             let holder = self.foreign_holder(owner, slot).or_else(|| self.other_sandbox(slot, this))?;
-            let resource = Resource::Slot(slot.clone());
+            let resource = Resource::Slot(Some(slot.clone()));
             let holder = Some(Box::new(holder));
             Some(Refusal { owner, resource, reason: RefusalReason::Held, holder })
         };
         slots.iter().find_map(held).map_or(Ok(()), Err)
     }
 
-    fn on_slot(&self, slot: &str) -> impl Iterator<Item = (LeaseToken, &Lease)> {
+    fn on_slot(&self, slot: &SlotId) -> impl Iterator<Item = (LeaseToken, &Lease)> {
         let tokens = self.by_slot.get(slot).into_iter().flatten();
         tokens.filter_map(|token| Some((*token, self.leases.get(token)?)))
     }
 
-    fn same_unbound(&self, owner: Owner, slots: &[String]) -> Option<LeaseToken> {
+    fn same_unbound(&self, owner: Owner, slots: &[SlotId]) -> Option<LeaseToken> {
         let same = |lease: &Lease| {
             lease.owner == owner && lease.slots == slots && matches!(lease.state, LeaseState::Unbound { .. })
         };
         self.on_slot(slots.first()?).find(|(_, lease)| same(lease)).map(|(token, _)| token)
     }
 
-    fn device(&self, slot: &str) -> Option<&Device> {
+    fn device(&self, slot: &SlotId) -> Option<&Device> {
         let (group, device) = self.position(slot)?;
         self.known.as_ref()?.groups.get(group)?.devices.get(device)
     }
@@ -410,7 +410,7 @@ impl Devices {
     }
 
     /// Ends the leases of these slots that match.
-    fn end_matching(&mut self, slots: &[String], matches: impl Fn(&Lease) -> bool) -> Vec<LeaseToken> {
+    fn end_matching(&mut self, slots: &[SlotId], matches: impl Fn(&Lease) -> bool) -> Vec<LeaseToken> {
         let found: BTreeSet<LeaseToken> = slots
             .iter()
             .flat_map(|slot| self.on_slot(slot).filter(|(_, lease)| matches(lease)).map(|(token, _)| token))
@@ -427,7 +427,7 @@ impl Devices {
 impl Lease {
     /// An unbound lease of these slots.
     #[must_use]
-    pub const fn new(owner: Owner, slots: Vec<String>) -> Self {
+    pub const fn new(owner: Owner, slots: Vec<SlotId>) -> Self {
         Self {
             owner,
             slots,
@@ -441,7 +441,7 @@ impl Lease {
 
     /// A lease of these slots that is bound to a sandbox.
     #[must_use]
-    pub fn bound(owner: Owner, slots: Vec<String>, sandbox: SandboxId, name: String) -> Self {
+    pub fn bound(owner: Owner, slots: Vec<SlotId>, sandbox: SandboxId, name: String) -> Self {
         Self { state: LeaseState::Bound { sandbox, name }, ..Self::new(owner, slots) }
     }
 

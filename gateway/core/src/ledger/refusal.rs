@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::error::Error;
-use crate::id::{LeaseToken, Owner, SandboxId};
+use crate::id::{InvalidSlotId, LeaseToken, Owner, SandboxId, SlotId};
 use crate::spec::{CpuSet, HostPort, Reserved};
+
+/// What is said of a slot that the node does not have, after its id.
+const NOT_ON_THIS_NODE: &str =
+    "is not on this node, or not any more: does a group of devices.groups name it?";
 
 /// A refused request for a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,8 +29,8 @@ pub struct Refusal {
 pub enum Resource {
     /// A port of the host.
     Port(HostPort),
-    /// A slot of a device, by its id.
-    Slot(String),
+    /// A slot of a device; `None` for a request that names none.
+    Slot(Option<SlotId>),
     /// All slots of a lease.
     Lease(LeaseToken),
     /// Processors, exclusively.
@@ -104,7 +108,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.resource {
             Resource::Port(port) => write!(f, "host port {port} ")?,
-            Resource::Slot(slot) => write!(f, "device {slot:?} ")?,
+            Resource::Slot(slot) => write!(f, "device {:?} ", slot.as_ref().map_or("", SlotId::as_str))?,
             Resource::Lease(token) => write!(f, "the lease {token} of devices ")?,
             Resource::Cores(cores) => write!(f, "the set {cores} of processors ")?,
             Resource::Cpu { .. } | Resource::Memory { .. } => write!(f, "{} ", self.amount())?,
@@ -115,9 +119,7 @@ impl fmt::Display for Refusal {
             (RefusalReason::Shared, Some(holder)) => write!(f, "is used by {holder} as well"),
             (RefusalReason::Shared, None) => f.write_str("is used by another holder as well"),
             (RefusalReason::Overcommitted { capacity, reserved }, _) => self.explain(f, *capacity, reserved),
-            (RefusalReason::Unknown, _) => {
-                f.write_str("is not on this node, or not any more: does a group of devices.groups name it?")
-            }
+            (RefusalReason::Unknown, _) => f.write_str(NOT_ON_THIS_NODE),
             (RefusalReason::Unhealthy(why), _) => write!(f, "cannot be given to a task: {why}"),
             (RefusalReason::Quota, _) => {
                 write!(f, "is beyond what {} may have: see quota of its group in devices.groups, or of its resource in devices.host.resources", self.owner)
@@ -185,6 +187,13 @@ fn in_mebibytes(bytes: u64) -> String {
 }
 
 impl std::error::Error for Refusal {}
+
+impl From<InvalidSlotId> for Error {
+    /// The same error as for an id of the right form that the node does not have.
+    fn from(invalid: InvalidSlotId) -> Self {
+        Self::not_found(format!("device {:?} {NOT_ON_THIS_NODE}", invalid.beginning()))
+    }
+}
 
 impl From<Refusal> for Error {
     /// A refused resource may become available later, except one that is not on the node.

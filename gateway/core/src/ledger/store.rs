@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
 use crate::error::Result;
-use crate::id::{LeaseToken, Owner};
+use crate::id::{LeaseToken, Owner, SlotId};
 
 /// A lease in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct StoredLease {
     /// Its owner.
     pub owner: Owner,
     /// Its slots.
-    pub slots: Vec<String>,
+    pub slots: Vec<SlotId>,
 }
 
 /// Stores leases.

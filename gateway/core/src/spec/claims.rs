@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::Protocol;
 use crate::error::{Error, Result};
-use crate::id::LeaseToken;
+use crate::id::{LeaseToken, SlotId};
 
 /// The host ports that a sandbox claims, whether the gateway maps them, its processes bind them, or something
 /// else uses them.
@@ -40,7 +40,7 @@ pub struct LeaseClaim {
     pub token: LeaseToken,
     /// The slots of the lease. Left empty by frontends; the gateway fills them in for the backend, which
     /// records them with the task.
-    pub slots: Vec<String>,
+    pub slots: Vec<SlotId>,
     /// The task named the devices directly, without requesting a lease: the lease ends with the last task of
     /// its sandbox that uses it.
     pub named: bool,

@@ -27,7 +27,7 @@ async fn equip(node: &ServiceFixture) {
 
 /// Leases the device, and returns the annotation key by which a kubelet passes the lease on.
 async fn lease(scope: &Scope) -> Result<String> {
-    let leased = scope.devices().lease(&["acme0".to_owned()]).await?;
+    let leased = scope.devices().lease(&["acme0".parse().expect("it is an id")]).await?;
     Ok(format!("devices.switchyard.io/{}", leased.token))
 }
 

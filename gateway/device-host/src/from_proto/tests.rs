@@ -189,14 +189,15 @@ fn allocate_response_with_bad_paths_or_size_is_rejected() {
 
 #[test]
 fn preference_for_other_devices_is_ignored() {
-    let ours: BTreeMap<&str, &str> = [("0", "zero"), ("1", "one"), ("2", "two")].into();
-    let must: BTreeSet<String> = ["one".to_owned()].into();
+    let [zero, one, two] = ["zero", "one", "two"].map(|id| SlotId::new(id).unwrap());
+    let ours: BTreeMap<&str, &SlotId> = [("0", &zero), ("1", &one), ("2", &two)].into();
+    let must: BTreeSet<SlotId> = [one.clone()].into();
     let preferred = |ids: &[&str]| {
         let device_i_ds = ids.iter().map(|id| (*id).to_owned()).collect();
         let one = v1beta1::ContainerPreferredAllocationResponse { device_i_ds };
         preferred(v1beta1::PreferredAllocationResponse { container_responses: vec![one] }, &ours, &must, 2)
     };
-    assert_eq!(preferred(&["2", "1"]), Some(vec!["one".to_owned(), "two".to_owned()]));
+    assert_eq!(preferred(&["2", "1"]), Some(vec![one.clone(), two.clone()]));
     for wrong in [&["0", "2"][..], &["1"], &["1", "1"], &["0", "1", "2"], &["1", "7"], &[]] {
         assert_eq!(preferred(wrong), None, "{wrong:?}");
     }

@@ -16,14 +16,15 @@ use crate::node::{GPU, HostFixture, IDS, token, variable};
 /// A device that Nomad has leased.
 async fn leased(node: &HostFixture) -> Leased {
     node.healthy(3).await;
-    node.gateway.scope(Owner::Nomad).devices().lease(&[IDS[0].to_owned()]).await.unwrap()
+    node.gateway.scope(Owner::Nomad).devices().lease(&[IDS[0].parse().unwrap()]).await.unwrap()
 }
 
 /// The lease still belongs to Nomad, and no task was created with it.
 fn is_unbound(node: &HostFixture, leased: &Leased) {
     let report = node.gateway.claims().report();
     let lease = report.devices.get(leased.token).expect("it is still there");
-    assert_eq!((lease.owner, &*lease.slots), (Owner::Nomad, &[IDS[0].to_owned()][..]));
+    assert_eq!(lease.owner, Owner::Nomad);
+    assert_eq!(lease.slots, [IDS[0]]);
     assert!(matches!(lease.state, LeaseState::Unbound { .. }), "{lease:?}");
     assert!(node.fake.tasks().is_empty());
 }
@@ -80,7 +81,7 @@ async fn hung_plugin_blocks_only_its_container_until_timeout() {
     tokio::pin!(hung);
     assert!(tokio::time::timeout(Duration::from_millis(300), &mut hung).await.is_err());
     vendor.set_behaviour(|behaviour| behaviour.allocate = CallBehaviour::Answer);
-    let other = node.gateway.scope(Owner::Kubernetes).devices().lease(&[IDS[1].to_owned()]).await.unwrap();
+    let other = node.gateway.scope(Owner::Kubernetes).devices().lease(&[IDS[1].parse().unwrap()]).await.unwrap();
     node.run(Owner::Kubernetes, "other", other.token).await.unwrap();
     assert!(
         tokio::time::timeout(Duration::ZERO, &mut hung).await.is_err(),
@@ -144,7 +145,7 @@ async fn invalid_or_endless_device_list_is_accepted_up_to_the_limit() {
     node.healthy(4096).await;
     vendor.set_devices(IDS.map(|id| device(id, true)).to_vec());
     node.healthy(3).await;
-    let leased = node.gateway.scope(Owner::Nomad).devices().lease(&[IDS[0].to_owned()]).await.unwrap();
+    let leased = node.gateway.scope(Owner::Nomad).devices().lease(&[IDS[0].parse().unwrap()]).await.unwrap();
     node.run(Owner::Nomad, "job", leased.token).await.unwrap();
 }
 

@@ -66,11 +66,11 @@ async fn hosted_device_held_by_one_owner_is_refused_to_the_other() {
     let pod = kubelet.admit("pod", "app", &[(GPU, 1)]).await.unwrap();
     let of_pod = pod.ids[GPU][0].clone();
     let nomad = node.gateway.scope(Owner::Nomad);
-    let refused = nomad.devices().lease(std::slice::from_ref(&of_pod)).await.unwrap_err();
+    let refused = nomad.devices().lease(&[of_pod.parse().unwrap()]).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
     assert!(refused.report().contains("kubernetes") && refused.report().contains(&of_pod), "{refused:?}");
     let free = IDS[..2].iter().find(|id| **id != of_pod).unwrap();
-    let leased = nomad.devices().lease(&[(*free).to_owned()]).await.unwrap();
+    let leased = nomad.devices().lease(&[(*free).parse().unwrap()]).await.unwrap();
     assert_eq!(leased.reservation, Default::default(), "nothing before the task starts");
     kubelet.wait_until("the other is nomad's", |kubelet| kubelet.capacity(GPU) == (2, 1)).await;
     let refused = kubelet.admit("other", "app", &[(GPU, 1)]).await.unwrap_err();
@@ -92,10 +92,10 @@ async fn resource_quota_applies_per_owner_also_to_later_plugins() {
     assert_eq!(kubelet.capacity(GPU), (3, 1));
     node.healthy(2).await;
     let nomad = node.gateway.scope(Owner::Nomad);
-    let refused = nomad.devices().lease(&IDS.map(str::to_owned)).await.unwrap_err();
+    let refused = nomad.devices().lease(&IDS.map(|id| id.parse().unwrap())).await.unwrap_err();
     assert!(refused.report().contains("quota"), "{refused:?}");
-    nomad.devices().lease(&IDS[1..].iter().map(|id| (*id).to_owned()).collect::<Vec<_>>()).await.unwrap();
-    let refused = nomad.devices().lease(&[IDS[0].to_owned()]).await.unwrap_err();
+    nomad.devices().lease(&IDS[1..].iter().map(|id| id.parse().unwrap()).collect::<Vec<_>>()).await.unwrap();
+    let refused = nomad.devices().lease(&[IDS[0].parse().unwrap()]).await.unwrap_err();
     assert!(refused.report().contains("quota") && refused.report().contains(IDS[0]), "{refused:?}");
     kubelet.admit("pod", "app", &[(GPU, 1)]).await.unwrap();
     drop(vendor);
@@ -103,7 +103,7 @@ async fn resource_quota_applies_per_owner_also_to_later_plugins() {
     let more = ["GPU-8a2f3c11-0", "GPU-8a2f3c11-1", "GPU-8a2f3c11-2", "GPU-8a2f3c11-3"];
     let _successor = node.vendor("gpu-2.sock", &more).await;
     node.healthy(2).await;
-    let refused = nomad.devices().lease(&[more[3].to_owned()]).await.unwrap_err();
+    let refused = nomad.devices().lease(&[more[3].parse().unwrap()]).await.unwrap_err();
     assert!(refused.report().contains("quota"), "{refused:?}");
 }
 
@@ -129,7 +129,7 @@ async fn pre_start_is_called_for_plugins_that_require_it() {
     vendor.set_behaviour(|behaviour| behaviour.options.pre_start_required = true);
     vendor.register().await.unwrap();
     node.healthy(3).await;
-    let leased = node.gateway.scope(Owner::Nomad).devices().lease(&[IDS[1].to_owned()]).await.unwrap();
+    let leased = node.gateway.scope(Owner::Nomad).devices().lease(&[IDS[1].parse().unwrap()]).await.unwrap();
     let (sandbox, _) = node.run(Owner::Nomad, "job", leased.token).await.unwrap();
     node.task(Owner::Nomad, &sandbox, "again", leased.token).await.unwrap();
     assert_eq!(vendor.calls("PreStartContainer"), [[IDS[1]], [IDS[1]]]);
@@ -168,8 +168,8 @@ async fn device_node_of_a_configured_group_is_given_only_by_the_ledger() {
     vendor.set_behaviour(|behaviour| behaviour.answer = answer());
     node.healthy(3).await;
     let pods = node.gateway.scope(Owner::Kubernetes);
-    pods.devices().lease(&["own-device".to_owned()]).await.unwrap();
-    let leased = node.gateway.scope(Owner::Nomad).devices().lease(&[IDS[0].to_owned()]).await.unwrap();
+    pods.devices().lease(&["own-device".parse().unwrap()]).await.unwrap();
+    let leased = node.gateway.scope(Owner::Nomad).devices().lease(&[IDS[0].parse().unwrap()]).await.unwrap();
     let refused = node.run(Owner::Nomad, "job", leased.token).await.unwrap_err();
     assert!(
         refused.report().contains("own-device") && refused.report().contains("kubernetes"),

@@ -44,7 +44,7 @@ async fn plugin_report_has_socket_devices_and_last_failure() {
     assert!(last_error(&node).contains("entries are left out (1)"), "{:?}", plugin(&node));
 
     vendor.set_behaviour(|behaviour| behaviour.allocate = CallBehaviour::Fail("the driver is not loaded"));
-    let leased = node.gateway.scope(Owner::Nomad).devices().lease(&[IDS[0].to_owned()]).await.unwrap();
+    let leased = node.gateway.scope(Owner::Nomad).devices().lease(&[IDS[0].parse().unwrap()]).await.unwrap();
     node.run(Owner::Nomad, "job", leased.token).await.unwrap_err();
     assert!(last_error(&node).contains("the driver is not loaded"), "{:?}", plugin(&node));
     assert_eq!(plugin(&node).since, seen.since, "it is connected all the same");

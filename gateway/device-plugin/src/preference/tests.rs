@@ -11,8 +11,8 @@ fn listing(slots: &[(&str, Option<u32>)], placement: SlotPlacement) -> Listing {
     Listing::default().after(&Offer { slots: slots.collect(), placement }).0
 }
 
-fn ids(ids: &[&str]) -> BTreeSet<String> {
-    ids.iter().map(|id| (*id).to_owned()).collect()
+fn ids(ids: &[&str]) -> BTreeSet<SlotId> {
+    ids.iter().map(|id| id.parse().unwrap()).collect()
 }
 
 /// Two devices of three slots each near node 0, one near node 1.
@@ -32,7 +32,7 @@ const SHARED: [(&str, Option<u32>); 9] = [
 fn check(placement: SlotPlacement, used: &[&str], must: &[&str], size: usize, expected: &[&str]) {
     let listing = listing(&SHARED, placement);
     let ids_of = listing.slots().map(|(id, _)| id).filter(|id| !used.contains(id));
-    let available = ids_of.map(str::to_owned).collect();
+    let available = ids_of.map(|id| id.parse().unwrap()).collect();
     let question = PreferenceRequest { available, required: ids(must), size };
     assert_eq!(prefer(&listing, &question), expected);
 }
@@ -87,7 +87,7 @@ fn many_slots_are_chosen_quickly() {
     for placement in [SlotPlacement::Packed, SlotPlacement::Spread] {
         let listing = listing(&slots, placement);
         let question = PreferenceRequest {
-            available: names.iter().cloned().collect(),
+            available: names.iter().map(|name| name.parse().unwrap()).collect(),
             required: BTreeSet::new(),
             size: usize::MAX,
         };
@@ -95,8 +95,8 @@ fn many_slots_are_chosen_quickly() {
     }
 }
 
-fn slot() -> impl Strategy<Value = String> {
-    (0..4_u8, 0..4_u8).prop_map(|(device, slot)| format!("d{device}::{slot}"))
+fn slot() -> impl Strategy<Value = SlotId> {
+    (0..4_u8, 0..4_u8).prop_map(|(device, slot)| format!("d{device}::{slot}").parse().unwrap())
 }
 
 fn node() -> impl Strategy<Value = Option<u32>> {
@@ -117,7 +117,7 @@ proptest! {
         let (listing, _) = Listing::default().after(&Offer { slots: slots.collect(), placement });
         let question = PreferenceRequest { available, required: must, size };
         let answer = prefer(&listing, &question);
-        let set: BTreeSet<String> = answer.iter().cloned().collect();
+        let set: BTreeSet<SlotId> = answer.iter().cloned().collect();
         let bound: BTreeSet<_> = question.required.intersection(&question.available).collect();
         prop_assert_eq!(set.len(), answer.len());
         prop_assert!(set.is_subset(&question.available));

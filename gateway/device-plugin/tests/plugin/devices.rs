@@ -48,7 +48,7 @@ async fn what_another_owner_has_is_unhealthy_and_what_the_kubelet_has_stays_heal
     let node = PluginFixture::with(inventory([group(TPU, 3, 1)])).await;
     let kubelet = node.followed(1).await;
     let nomad = node.gateway.scope(Owner::Nomad);
-    let lease = nomad.devices().lease(&["acme-com-tpu-001".to_owned()]).await.unwrap();
+    let lease = nomad.devices().lease(&["acme-com-tpu-001".parse().unwrap()]).await.unwrap();
     kubelet.wait_until("one is unhealthy", |kubelet| kubelet.capacity(TPU) == (3, 2)).await;
     assert!(!kubelet.devices(TPU)["acme-com-tpu-001"].healthy);
     kubelet.admit("pod", "app", &[(TPU, 2)]).await.unwrap();

@@ -152,7 +152,7 @@ async fn resources_that_pods_may_have_devices_of_are_registered_before_all_other
         }
     }
     // A device that another owner has is not urgent for a kubelet.
-    node.gateway.scope(Owner::Nomad).devices().lease(&["acme-com-r20-000".to_owned()]).await.unwrap();
+    node.gateway.scope(Owner::Nomad).devices().lease(&["acme-com-r20-000".parse().unwrap()]).await.unwrap();
     let mut checkpoint = kubelet.kill();
     for _ in 0..5 {
         let kubelet = Kubelet::start(node.directory(), Options { checkpoint, ..Options::default() });

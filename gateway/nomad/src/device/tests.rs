@@ -160,7 +160,7 @@ async fn a_later_stream_begins_with_changes_made_without_streams() {
     tell.send_replace(well());
     let first = Box::pin(plugin.fingerprints()).next().await.unwrap().unwrap();
     assert_eq!(health(&first), [("acme0", ""), ("acme1", "")]);
-    gateway.scope(Owner::Kubernetes).devices().lease(&["acme1".to_owned()]).await.unwrap();
+    gateway.scope(Owner::Kubernetes).devices().lease(&["acme1".parse().unwrap()]).await.unwrap();
     let later = Box::pin(plugin.fingerprints()).next().await.unwrap().unwrap();
     assert_eq!(health(&later), [("acme0", ""), ("acme1", "it is held by kubernetes")]);
 }
@@ -172,7 +172,7 @@ async fn slots_of_other_owners_are_unhealthy_until_free() {
     let mut stream = Box::pin(plugin.fingerprints());
     assert_eq!(health(&stream.next().await.unwrap().unwrap()), [("acme0::0", ""), ("acme0::1", "")]);
     let kubelet = gateway.scope(Owner::Kubernetes);
-    let lease = kubelet.devices().lease(&["acme0::1".to_owned()]).await.unwrap();
+    let lease = kubelet.devices().lease(&["acme0::1".parse().unwrap()]).await.unwrap();
     let held = "it is held by kubernetes";
     assert_eq!(health(&stream.next().await.unwrap().unwrap()), [("acme0::0", ""), ("acme0::1", held)]);
     plugin.reserve_ids(&["acme0::0"]).await.unwrap();
@@ -205,7 +205,7 @@ async fn reservation_of_a_held_device_is_rejected_naming_the_holder() {
     tell.send_replace(well());
     let kubelet = gateway.scope(Owner::Kubernetes);
     plugin.scope.devices().scanned().await;
-    kubelet.devices().lease(&["acme0".to_owned()]).await.unwrap();
+    kubelet.devices().lease(&["acme0".parse().unwrap()]).await.unwrap();
     let refused = plugin.reserve_ids(&["acme1", "acme0"]).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().starts_with("device \"acme0\" is held by kubernetes"), "{refused}");

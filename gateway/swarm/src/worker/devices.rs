@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use switchyard_core::id::{InvalidSlotId, SlotId};
 use switchyard_core::spec::{LeaseClaim, TaskSpec};
 use switchyard_core::{Error, ErrorKind, Result};
 
@@ -28,7 +29,9 @@ impl Worker {
             return Ok(());
         }
         let scope = &self.shared.scope;
-        let slots: Vec<String> = devices.iter().map(|device| device.id.clone()).collect();
+        let slots = devices.iter().map(|device| device.id.parse());
+        let slots: Vec<SlotId> =
+            slots.collect::<Result<_, InvalidSlotId>>().map_err(|fault| not_had(fault.into()))?;
         let leased = scope.devices().lease(&slots).await.map_err(not_had)?;
         self.leases = vec![LeaseClaim::new(leased.token)];
         scope.devices().wait_until_free(&slots, RELEASE_LIMIT).await?;

@@ -245,7 +245,7 @@ impl TestNode {
     }
 
     pub(super) async fn lease(&self, owner: Owner, slot: &str) -> switchyard_core::Result<LeaseToken> {
-        Ok(self.gateway.scope(owner).devices().lease(&[slot.to_owned()]).await?.token)
+        Ok(self.gateway.scope(owner).devices().lease(&[slot.parse().unwrap()]).await?.token)
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 use super::DeviceLeases;
 use crate::device::{DeviceProvider, Reservation};
 use crate::error::{Error, Result};
-use crate::id::LeaseToken;
+use crate::id::{LeaseToken, SlotId};
 use crate::spec::TaskSpec;
 
 /// The provider's answer, requested once.
@@ -81,9 +81,9 @@ impl DeviceLeases {
         provider: &dyn DeviceProvider,
         spec: &TaskSpec,
         token: LeaseToken,
-    ) -> Result<BTreeMap<String, Vec<String>>> {
+    ) -> Result<BTreeMap<String, Vec<SlotId>>> {
         let ledger = self.claims.ledger();
-        let mut provided: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut provided: BTreeMap<String, Vec<SlotId>> = BTreeMap::new();
         let lease = ledger.devices.get(token).filter(|lease| lease.owner == spec.meta.owner);
         for slot in lease.iter().flat_map(|lease| &lease.slots) {
             let resource = ledger.devices.resource_of(slot).ok_or_else(|| {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::id::{LeaseToken, Owner, SandboxId};
+use crate::id::{LeaseToken, Owner, SandboxId, SlotId};
 use crate::ledger::{Devices, LeaseState};
 use crate::object::{Sandbox, Task};
 use crate::state::SandboxState;
@@ -29,7 +29,7 @@ struct Attempts<'a> {
     /// One of them does not run.
     some_ended: bool,
     /// The slots of all of them.
-    slots: BTreeSet<&'a str>,
+    slots: BTreeSet<&'a SlotId>,
 }
 
 /// The sandboxes that replace each other.
@@ -61,7 +61,7 @@ pub(super) fn resources_in_use(
             LeaseState::Released { grace: false } => false,
         };
         if waits {
-            slots.extend(lease.slots.iter().map(|slot| (slot.as_str(), ResourceUse::Waiting)));
+            slots.extend(lease.slots.iter().map(|slot| (slot, ResourceUse::Waiting)));
         }
     }
     let mut resources = BTreeMap::new();
@@ -79,7 +79,7 @@ fn slots_of_tasks<'a>(
     tasks: &'a [Arc<Task>],
     sandboxes: &'a [Arc<Sandbox>],
     task_label: &str,
-) -> BTreeMap<&'a str, ResourceUse> {
+) -> BTreeMap<&'a SlotId, ResourceUse> {
     let groups: BTreeMap<SandboxId, Group<'_>> =
         sandboxes.iter().map(|sandbox| (sandbox.id, Group::of(sandbox))).collect();
     let stopped = |sandbox: &Sandbox| matches!(sandbox.state, SandboxState::Stopped | SandboxState::Removing);
@@ -96,7 +96,7 @@ fn slots_of_tasks<'a>(
         } else {
             attempts.some_ended = true;
         }
-        attempts.slots.extend(task.details.leases.iter().flat_map(|claim| &claim.slots).map(String::as_str));
+        attempts.slots.extend(task.details.leases.iter().flat_map(|claim| &claim.slots));
     }
     let mut slots = BTreeMap::new();
     for ((group, _), attempts) in by_name {

@@ -11,7 +11,7 @@ use super::{DeviceLeases, Leased, ResourceUse};
 use crate::device::{Inventories, Reservation};
 use crate::error::{Error, Result};
 use crate::gateway::access::OwnerAccess;
-use crate::id::LeaseToken;
+use crate::id::{LeaseToken, SlotId};
 use crate::ledger::LeaseState;
 use crate::operation::{OperationKind, Subject};
 use crate::spec::LeaseClaim;
@@ -53,7 +53,7 @@ impl<'s> ScopedDevices<'s> {
     /// `InvalidArgument` if `slots` is empty or too long; `NotFound` for an unknown slot;
     /// `FailedPrecondition`, naming the holder if there is one, for a slot that another owner holds, that is
     /// unhealthy, or that exceeds the quota; `Unavailable` before recovery.
-    pub async fn lease(self, slots: &[String]) -> Result<Leased> {
+    pub async fn lease(self, slots: &[SlotId]) -> Result<Leased> {
         let devices = Arc::clone(self.devices);
         let owner = self.access.owner();
         let slots = slots.to_vec();
@@ -82,7 +82,7 @@ impl<'s> ScopedDevices<'s> {
     ///
     /// # Errors
     /// `DeadlineExceeded` if that takes longer than `patience`: try again.
-    pub async fn wait_until_free(self, slots: &[String], patience: Duration) -> Result<()> {
+    pub async fn wait_until_free(self, slots: &[SlotId], patience: Duration) -> Result<()> {
         let mut changes = self.devices.views.changes();
         let vacated = async {
             while self.devices.claims.ledger().devices.has_slot_awaiting_release(self.access.owner(), slots) {
@@ -98,7 +98,7 @@ impl<'s> ScopedDevices<'s> {
 
     /// Reports the slots that the orchestrator's pods have, from its own list: an unused lease that is
     /// missing from several consecutive lists is ended.
-    pub async fn reconcile_listed(self, listed: &BTreeSet<String>) {
+    pub async fn reconcile_listed(self, listed: &BTreeSet<SlotId>) {
         let ended = self.devices.claims.ledger().devices.end_unlisted(self.access.owner(), listed);
         if !ended.is_empty() {
             tracing::info!(owner = %self.access.owner(), leases = ended.len(), "unused leases ended: their orchestrator does not list them any more");
@@ -119,7 +119,7 @@ impl<'s> ScopedDevices<'s> {
 
     /// This owner's unused leases although all of their slots are in the orchestrator's list.
     #[must_use]
-    pub fn unused(self, listed: &BTreeSet<String>) -> BTreeSet<LeaseToken> {
+    pub fn unused(self, listed: &BTreeSet<SlotId>) -> BTreeSet<LeaseToken> {
         let ledger = self.devices.claims.ledger();
         let own = ledger.devices.leases().filter(|(_, lease)| {
             lease.owner == self.access.owner() && matches!(lease.state, LeaseState::Unbound { .. })
@@ -129,15 +129,15 @@ impl<'s> ScopedDevices<'s> {
             .collect()
     }
 
-    /// Which `size` of the `available` slots of a resource its provider prefers; `None` if there is no
+    /// Chooses `size` of the `available` slots of a resource as its provider prefers; `None` if there is no
     /// provider or it has no preference. Bounded by the provider's own timeout. Cancel-safe.
     pub async fn prefer(
         self,
         resource: &str,
-        available: &BTreeSet<String>,
-        must: &BTreeSet<String>,
+        available: &BTreeSet<SlotId>,
+        must: &BTreeSet<SlotId>,
         size: usize,
-    ) -> Option<Vec<String>> {
+    ) -> Option<Vec<SlotId>> {
         let provider = self.devices.provider.get()?;
         if provider.provides(resource) {
             provider.prefer(resource, available, must, size).await
@@ -163,9 +163,9 @@ impl<'s> ScopedDevices<'s> {
 }
 
 /// The first of these slots, for people.
-fn some_of(slots: &[String]) -> String {
+fn some_of(slots: &[SlotId]) -> String {
     const SHOWN: usize = 4;
-    let mut text = slots.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(" ");
+    let mut text = slots.iter().take(SHOWN).map(SlotId::as_str).collect::<Vec<_>>().join(" ");
     if slots.len() > SHOWN {
         text.push_str(&format!(" and {} more", slots.len() - SHOWN));
     }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::Devices;
 use super::positions::Positions;
-use crate::device::{Device, DeviceGroup, Health, Inventory, Reservation, device_of, shared};
+use crate::device::{Device, DeviceGroup, Health, Inventory, Reservation, shared};
 use crate::error::{Error, ErrorKind, Result};
+use crate::id::SlotId;
 
 /// The maximum number of remembered devices of a group that are gone.
 const GONE_MAX: usize = 1024;
@@ -38,7 +39,7 @@ impl Devices {
     /// # Errors
     /// `Unavailable` before the hardware was scanned; `FailedPrecondition` for a device that is gone or
     /// unhealthy, since it may come back.
-    pub fn reserve(&self, slots: &[String]) -> Result<Reservation> {
+    pub fn reserve(&self, slots: &[SlotId]) -> Result<Reservation> {
         let known = self.known.as_ref();
         let known =
             known.ok_or_else(|| Error::unavailable("the devices of the node have not been scanned yet"))?;
@@ -61,65 +62,63 @@ impl Devices {
 
     /// The resource of the slot's group, empty if it has none; `None` for an unknown slot.
     #[must_use]
-    pub fn resource_of(&self, slot: &str) -> Option<&str> {
+    pub fn resource_of(&self, slot: &SlotId) -> Option<&str> {
         let (group, _) = self.position(slot)?;
         Some(&self.known.as_ref()?.groups.get(group)?.resource)
     }
 
     /// The indices in the known devices of the group and the device of a slot.
-    pub(super) fn position(&self, slot: &str) -> Option<(usize, usize)> {
+    pub(super) fn position(&self, slot: &SlotId) -> Option<(usize, usize)> {
         self.positions.find(&self.known.as_ref()?.groups, slot)
     }
 
-    /// The id of the slot that a text names: the text itself, or the slot for which it is the id of an
-    /// earlier version.
-    pub(super) fn canonical(&self, slot: &str) -> String {
+    /// The present id of a slot: the same one, or that of the slot for which it is the id of an earlier
+    /// version.
+    pub(super) fn canonical(&self, slot: &SlotId) -> SlotId {
         if self.position(slot).is_some() {
-            return slot.to_owned();
+            return slot.clone();
         }
         let groups = self.known.iter().flat_map(|known| &known.groups);
         let mut devices = groups.flat_map(|group| group.devices.iter().map(move |device| (group, device)));
-        let named = devices.find(|(_, device)| device.aliases.iter().any(|alias| alias == slot));
-        named.and_then(|(group, device)| device.slots(group.shares).next()).unwrap_or_else(|| slot.to_owned())
+        let named = devices.find(|(_, device)| device.aliases.iter().any(|alias| slot == alias.as_str()));
+        named.and_then(|(group, device)| device.slots(group.shares).next()).unwrap_or_else(|| slot.clone())
     }
 
     /// The slots that a lease of `slot` holds now. Ids change: earlier versions used paths, a device gets a
     /// longer id when a second one of its kind appears, and the slots change with the number of shares of a
     /// device. If it is not clear which device `slot` was, all candidates are held.
-    pub(super) fn held_slots(&self, slot: &str) -> Vec<String> {
+    pub(super) fn held_slots(&self, slot: &SlotId) -> Vec<SlotId> {
         if self.device(slot).is_some_and(|device| device.health != Health::Gone) {
-            return vec![slot.to_owned()];
+            return vec![slot.clone()];
         }
         let devices = || {
             let groups = self.known.iter().flat_map(|known| &known.groups);
             groups.flat_map(|group| group.devices.iter().map(move |device| (group, device)))
         };
-        let id = device_of(slot);
-        let number = slot.strip_prefix(id).unwrap_or_default();
-        let of = |(group, device): (&Arc<DeviceGroup>, &Device)| -> Vec<String> {
-            let same = format!("{}{number}", device.id);
-            let slots: Vec<String> = device.slots(group.shares).collect();
-            if slots.contains(&same) { vec![same] } else { slots }
+        let id = slot.device();
+        let of = |(group, device): (&Arc<DeviceGroup>, &Device)| -> Vec<SlotId> {
+            let same = device.slots(group.shares).find(|other| other.number() == slot.number());
+            same.map_or_else(|| device.slots(group.shares).collect(), |same| vec![same])
         };
         let known = devices().find(|(_, device)| device.id == id);
-        let now: Vec<String> = match known {
+        let now: Vec<SlotId> = match known {
             Some((_, gone)) if gone.health == Health::Gone => {
                 devices().find(|(_, device)| succeeds(device, gone)).map(of).unwrap_or_default()
             }
             Some(known) => of(known),
             None => {
                 let longer = |device: &Device| {
-                    is_longer(&device.id, id) || device.aliases.iter().any(|alias| alias == slot)
+                    is_longer(&device.id, id) || device.aliases.iter().any(|alias| slot == alias.as_str())
                 };
                 devices().filter(|(_, device)| longer(device)).flat_map(of).collect()
             }
         };
-        if now.is_empty() { vec![slot.to_owned()] } else { now }
+        if now.is_empty() { vec![slot.clone()] } else { now }
     }
 
     /// Changes the slots of all leases to the present ids of their devices.
     fn rename_slots(&mut self) {
-        let old = |slot: &String| self.held_slots(slot) != std::slice::from_ref(slot);
+        let old = |slot: &SlotId| self.held_slots(slot) != std::slice::from_ref(slot);
         let leases: Vec<_> = self.leases.iter().filter(|(_, lease)| lease.slots.iter().any(old)).collect();
         // Copied, because `record` changes the map.
         let leases: Vec<_> = leases.into_iter().map(|(token, lease)| (*token, lease.clone())).collect();
@@ -152,7 +151,7 @@ fn succeeds(device: &Device, gone: &Device) -> bool {
 }
 
 /// Returns the reservation of a task with these devices, if some are named by ids of an earlier version.
-fn reserve_by_name(known: &Inventory, slots: &[String]) -> Result<Reservation> {
+fn reserve_by_name(known: &Inventory, slots: &[SlotId]) -> Result<Reservation> {
     known.reserve(slots).map_err(|error| {
         // A device that is gone may come back: the request is valid, and may be retried.
         if error.kind() == ErrorKind::NotFound { Error::failed_precondition(error.report()) } else { error }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Devices, Lease, LeaseState, Refusal, RefusalReason};
 use crate::device::{Device, DeviceGroup, Health};
-use crate::id::{LeaseToken, Owner, SandboxId};
+use crate::id::{LeaseToken, Owner, SandboxId, SlotId};
 use crate::spec::LeaseClaim;
 
 /// The devices that a task names.
@@ -38,7 +38,7 @@ impl Devices {
                 claims.push(claim);
                 continue;
             }
-            let free = |slot: &&String| self.check_free(owner, std::slice::from_ref(*slot), sandbox).is_ok();
+            let free = |slot: &&SlotId| self.check_free(owner, std::slice::from_ref(*slot), sandbox).is_ok();
             match slots.iter().find(free) {
                 Some(slot) => {
                     let token = LeaseToken::random();
@@ -85,13 +85,13 @@ impl Devices {
     }
 
     /// The slots of each named device, each device once.
-    fn slots_of_named(&self, named: DeviceNames<'_>) -> Vec<Vec<String>> {
+    fn slots_of_named(&self, named: DeviceNames<'_>) -> Vec<Vec<SlotId>> {
         let groups = || self.known.iter().flat_map(|known| &known.groups);
         let there: Vec<(&Arc<DeviceGroup>, &Device)> = groups()
             .flat_map(|group| group.devices.iter().map(move |device| (group, device)))
             .filter(|(_, device)| device.health != Health::Gone)
             .collect();
-        let mut found: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let mut found: BTreeMap<&str, Vec<SlotId>> = BTreeMap::new();
         for path in named.nodes {
             let having: Vec<_> = there.iter().filter(|(_, device)| is_at(device, path)).collect();
             let well: Vec<_> = having.iter().filter(|(_, device)| device.health == Health::Healthy).collect();
@@ -110,7 +110,7 @@ impl Devices {
     }
 
     /// The claim of the lease under which a sandbox has a slot.
-    fn claim_in(&self, slot: &str, this: SandboxId) -> Option<LeaseClaim> {
+    fn claim_in(&self, slot: &SlotId, this: SandboxId) -> Option<LeaseClaim> {
         let bound =
             |lease: &Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox == this);
         let (token, lease) = self.on_slot(slot).find(|(_, lease)| bound(lease))?;

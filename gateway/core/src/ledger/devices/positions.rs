@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::device::{DeviceGroup, device_of};
+use crate::device::DeviceGroup;
+use crate::id::{SlotId, device_of};
 
 /// The devices of an inventory in the order of their ids. The ids themselves are in the inventory alone:
 /// each query is given the groups that the positions were made of, or others with the same slots.
@@ -26,14 +27,10 @@ impl Positions {
 
     /// The indices of the group and of the device in it. If several have a slot with this id, the first one
     /// counts.
-    pub(super) fn find(&self, groups: &[Arc<DeviceGroup>], slot: &str) -> Option<(usize, usize)> {
-        let whole = self.of_device(groups, slot).find(|(group, _)| groups[*group].shares <= 1);
-        let device = device_of(slot);
-        let number = slot.strip_prefix(device).and_then(|rest| rest.strip_prefix("::"));
-        let number = number.filter(|number| *number == "0" || !number.starts_with('0'));
-        let number: Option<u16> = number.and_then(|number| number.parse().ok());
-        let share = number.and_then(|number| {
-            self.of_device(groups, device).find(|(group, _)| {
+    pub(super) fn find(&self, groups: &[Arc<DeviceGroup>], slot: &SlotId) -> Option<(usize, usize)> {
+        let whole = self.of_device(groups, slot.as_str()).find(|(group, _)| groups[*group].shares <= 1);
+        let share = slot.number().and_then(|number| {
+            self.of_device(groups, slot.device()).find(|(group, _)| {
                 let shares = groups[*group].shares;
                 shares > 1 && number < shares
             })
@@ -69,7 +66,7 @@ mod tests {
     use crate::device::Device;
 
     /// The positions by all slots, the first of each id.
-    fn all(groups: &[Arc<DeviceGroup>]) -> BTreeMap<String, (usize, usize)> {
+    fn all(groups: &[Arc<DeviceGroup>]) -> BTreeMap<SlotId, (usize, usize)> {
         let mut places = BTreeMap::new();
         for (number, group) in groups.iter().enumerate() {
             for (at, device) in group.devices.iter().enumerate() {
@@ -85,7 +82,7 @@ mod tests {
         ids.sort();
         ids.dedup();
         // The devices of a group with shares have no ids that look like those of slots.
-        ids.retain(|id| shares <= 1 || device_of(id) == id);
+        ids.retain(|id| SlotId::new(id.as_str()).is_ok_and(|slot| shares <= 1 || slot.device() == id));
         let devices = ids.into_iter().map(Device::without_nodes).collect();
         Arc::new(DeviceGroup { shares, devices, ..DeviceGroup::new("acme", "tpu", "v2") })
     }
@@ -99,6 +96,7 @@ mod tests {
             let groups: Vec<_> = groups.into_iter().map(group).collect();
             let positions = Positions::of(&groups);
             let expected = all(&groups);
+            let others: Vec<SlotId> = others.iter().filter_map(|other| other.parse().ok()).collect();
             for slot in expected.keys().chain(&others) {
                 prop_assert_eq!(positions.find(&groups, slot), expected.get(slot).copied(), "{}", slot);
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Devices;
 use crate::device::DeviceGroup;
-use crate::id::Owner;
+use crate::id::{Owner, SlotId};
 
 impl Devices {
     /// Returns the number of slots of a group that an owner has.
@@ -13,13 +13,13 @@ impl Devices {
         slots.filter(|slot| self.is_held_by(owner, slot)).count()
     }
 
-    pub(super) fn is_held_by(&self, owner: Owner, slot: &str) -> bool {
+    pub(super) fn is_held_by(&self, owner: Owner, slot: &SlotId) -> bool {
         self.on_slot(slot).any(|(_, lease)| lease.owner == owner && lease.holds())
     }
 
     /// The first of these slots that exceeds the owner's quota for its group.
-    pub(super) fn beyond_quota<'a>(&self, owner: Owner, wanted: &'a BTreeSet<String>) -> Option<&'a String> {
-        let mut more: BTreeMap<usize, (usize, &String)> = BTreeMap::new();
+    pub(super) fn beyond_quota<'a>(&self, owner: Owner, wanted: &'a BTreeSet<SlotId>) -> Option<&'a SlotId> {
+        let mut more: BTreeMap<usize, (usize, &SlotId)> = BTreeMap::new();
         for slot in wanted.iter().filter(|slot| !self.is_held_by(owner, slot)) {
             if let Some((group, _)) = self.position(slot) {
                 more.entry(group).or_insert((0, slot)).0 += 1;

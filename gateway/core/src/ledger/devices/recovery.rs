@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::{Devices, Lease, LeaseState};
-use crate::id::LeaseToken;
+use crate::id::{LeaseToken, SlotId};
 
 impl Devices {
     /// Records an existing lease without checks; other leases of its slots are kept.
     pub fn record(&mut self, token: LeaseToken, lease: Lease) {
         self.end(token);
-        let slots: BTreeSet<String> = lease.slots.iter().flat_map(|slot| self.held_slots(slot)).collect();
+        let slots: BTreeSet<SlotId> = lease.slots.iter().flat_map(|slot| self.held_slots(slot)).collect();
         self.insert(token, Lease { slots: slots.into_iter().collect(), ..lease });
     }
 

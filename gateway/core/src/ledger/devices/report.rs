@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Devices, Lease, LeaseState};
-use crate::device::{DeviceGroup, Health, device_of};
-use crate::id::{LeaseToken, Owner, SandboxId};
+use crate::device::{DeviceGroup, Health};
+use crate::id::{LeaseToken, Owner, SandboxId, SlotId};
 
 /// Reason why a leased slot of no group cannot be allocated to a task.
 const NO_GROUP: &str = "no group of devices.groups has it";
@@ -43,7 +43,7 @@ pub struct GroupReport {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotReport {
     /// Its id.
-    pub id: String,
+    pub id: SlotId,
     /// The id of its device.
     pub device: String,
     /// The vendor, type and name of its group, separated by slashes; empty if it is in no group.
@@ -79,7 +79,7 @@ impl Devices {
         let mut slots: Vec<SlotReport> = known.iter().flat_map(|group| self.slots_of(group)).collect();
         let elsewhere = self.by_slot.keys().filter(|slot| self.position(slot).is_none()).map(|slot| {
             let health = Health::Unhealthy(NO_GROUP.to_owned());
-            self.slot(slot.clone(), device_of(slot).to_owned(), String::new(), health)
+            self.slot(slot.clone(), slot.device().to_owned(), String::new(), health)
         });
         slots.extend(elsewhere.filter(|slot| !slot.holders.is_empty()));
         let groups = known.iter().map(|group| self.numbers_of(group)).collect();
@@ -105,7 +105,7 @@ impl Devices {
         slots.map(|(slot, device, health)| self.slot(slot, device, group.title(), health)).collect()
     }
 
-    fn slot(&self, id: String, device: String, group: String, health: Health) -> SlotReport {
+    fn slot(&self, id: SlotId, device: String, group: String, health: Health) -> SlotReport {
         let holders = self.on_slot(&id).filter_map(|(token, lease)| {
             let state = lease.word()?;
             let holder = lease.holder();

@@ -36,8 +36,8 @@ fn devices(groups: Vec<DeviceGroup>) -> Devices {
     devices
 }
 
-fn ids(ids: &[&str]) -> Vec<String> {
-    ids.iter().map(|id| (*id).to_owned()).collect()
+fn ids(ids: &[&str]) -> Vec<SlotId> {
+    ids.iter().map(|id| id.parse().unwrap()).collect()
 }
 
 /// The slots that an owner sees as healthy.
@@ -170,7 +170,7 @@ fn a_lease_that_its_orchestrator_does_not_have_any_more_ends() {
     devices.lease(K, &ids(&["b"]), token(2)).unwrap();
     devices.bind(K, token(2), sandbox(1), "pod").unwrap();
     let none = BTreeSet::new();
-    let listed = BTreeSet::from(["a".to_owned()]);
+    let listed = BTreeSet::from(["a".parse().unwrap()]);
     for _ in 1..MISSES {
         assert_eq!(devices.end_unlisted(K, &none), []);
     }
@@ -189,7 +189,7 @@ fn a_lease_that_its_orchestrator_does_not_have_any_more_ends() {
 fn a_lease_that_its_orchestrator_lists_does_not_age() {
     let mut devices = devices(vec![group("v2", &["a"])]);
     devices.lease(K, &ids(&["a"]), token(1)).unwrap();
-    let listed = BTreeSet::from(["a".to_owned()]);
+    let listed = BTreeSet::from(["a".parse().unwrap()]);
     for _ in 0..10 {
         assert!(!devices.tick(TickLimits { unbound: 2, grace: 1 }).freed);
         assert_eq!(devices.end_unlisted(K, &listed), []);
@@ -264,7 +264,7 @@ fn two_owners_that_are_found_with_one_slot_are_both_kept_and_neither_gets_more()
 #[test]
 fn what_can_never_be_asked_for_is_refused_before_it_is_looked_at() {
     let mut devices = devices(vec![group("v2", &["a"])]);
-    let many: Vec<String> = (0..10_000).map(|number| format!("x{number}")).collect();
+    let many: Vec<SlotId> = (0..10_000).map(|number| format!("x{number}").parse().unwrap()).collect();
     assert_eq!(devices.lease(K, &many, token(1)).unwrap_err().reason, RefusalReason::TooMany);
     assert_eq!(devices.lease(K, &[], token(1)).unwrap_err().reason, RefusalReason::TooMany);
     assert_eq!(devices.lease(K, &ids(&["a", "../x"]), token(1)).unwrap_err().reason, RefusalReason::Unknown);
@@ -319,7 +319,7 @@ fn a_report_shows_each_slot_with_all_who_have_it_and_what_is_of_no_group() {
 
 #[derive(Debug, Clone)]
 enum Op {
-    Lease(Owner, Vec<String>),
+    Lease(Owner, Vec<SlotId>),
     Bind(Owner, u8, u8),
     Unbind(u8),
     LetGo(u8),
@@ -332,7 +332,7 @@ enum Op {
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let owner = || prop_oneof![Just(K), Just(N)];
     let slot = prop_oneof![Just("a"), Just("b::0"), Just("b::1"), Just("c"), Just("/dev/c")];
-    let slots = proptest::collection::vec(slot.prop_map(str::to_owned), 1..3);
+    let slots = proptest::collection::vec(slot.prop_map(|slot| slot.parse().unwrap()), 1..3);
     let number = || 0..20_u8;
     proptest::collection::vec(
         prop_oneof![

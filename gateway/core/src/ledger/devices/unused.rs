@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 
 use super::{Devices, Lease, LeaseState, MISSES};
-use crate::id::{LeaseToken, Owner};
+use crate::id::{LeaseToken, Owner, SlotId};
 
 impl Devices {
     /// Ends the unbound leases of an owner that its orchestrator does not have any more: `listed` are the
     /// slots that its pods have. A listed lease does not age. The tokens of ended leases are remembered,
     /// because some lists leave out containers that are still to be created.
-    pub fn end_unlisted(&mut self, owner: Owner, listed: &BTreeSet<String>) -> Vec<LeaseToken> {
+    pub fn end_unlisted(&mut self, owner: Owner, listed: &BTreeSet<SlotId>) -> Vec<LeaseToken> {
         let mut missing = Vec::new();
         for (token, lease) in self.leases.iter_mut().filter(|(_, lease)| lease.owner == owner) {
             let LeaseState::Unbound { contestable } = lease.state else {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Devices;
 use crate::device::{Device, DeviceGroup, Health, Inventory, shared};
-use crate::id::Owner;
+use crate::id::{Owner, SlotId};
 
 /// The health of all slots before the leases are recovered. A constant, because an orchestrator treats a
 /// different text as a change.
@@ -18,7 +18,7 @@ const RECOVERING: &str = "the gateway is still recovering what its predecessor l
 const QUOTA: &str = "its owner may not have more of them";
 
 /// The owners of the slots of a group; slots without an owner are not in the map.
-type SlotOwners = BTreeMap<String, BTreeSet<Owner>>;
+type SlotOwners = BTreeMap<SlotId, BTreeSet<Owner>>;
 
 /// The input for the views of all owners, as of one moment.
 #[derive(Debug, Clone, Default)]
@@ -89,7 +89,7 @@ impl ViewSnapshot {
     fn is_unchanged(&self, owner: Owner, at: usize, before: &Self) -> bool {
         let (Some((group, held)), Some((last, had))) = (self.at(at), before.at(at)) else { return false };
         // The owner's own slots affect its view only through its quota.
-        let counts = |(_, owners): &(&String, &BTreeSet<Owner>)| {
+        let counts = |(_, owners): &(&SlotId, &BTreeSet<Owner>)| {
             group.quota.contains_key(&owner) || is_foreign(owner, owners)
         };
         Arc::ptr_eq(group, last)
@@ -116,7 +116,7 @@ impl ViewSnapshot {
             .map(|(device, slot)| {
                 let health = self.health(owner, device, held.get(&slot));
                 let aliases = if group.shares <= 1 { device.aliases.clone() } else { Vec::new() };
-                Device { id: slot, aliases, health, ..device.clone() }
+                Device { id: slot.into(), aliases, health, ..device.clone() }
             })
             .collect();
         let own = held.values().filter(|owners| owners.contains(&owner)).count();

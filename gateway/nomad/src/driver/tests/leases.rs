@@ -60,7 +60,7 @@ impl DriverFixture {
 
 /// The reason why a kubelet does not get the device.
 async fn refused(pods: &Scope) -> String {
-    let error = pods.devices().lease(&["acme0".to_owned()]).await.expect_err("it is held");
+    let error = pods.devices().lease(&["acme0".parse().unwrap()]).await.expect_err("it is held");
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
     error.report()
 }
@@ -87,7 +87,7 @@ async fn restarted_task_keeps_its_device_and_others_release_it() {
     refused(&fixture.pods()).await;
     fixture.destroy(&second.id, true).await.expect("it is killed");
     tokio::time::sleep(GRACE_OVER).await;
-    fixture.pods().devices().lease(&["acme0".to_owned()]).await.expect("it was given back");
+    fixture.pods().devices().lease(&["acme0".parse().unwrap()]).await.expect("it was given back");
     let late = fixture.start(&fixture.leased("00000003", &given)).await.expect_err("it is another's now");
     assert_eq!((late.code(), late.details().is_empty()), (Code::FailedPrecondition, false));
     assert!(late.message().contains("may have been given to others meanwhile"), "{late:?}");
@@ -167,7 +167,7 @@ async fn unknown_lease_is_rejected_as_recoverable() {
     let fixture = fixture_with_devices().await;
     let unknown = BTreeMap::from([("SWITCHYARD_LEASE_01234567".to_owned(), "01234567".repeat(4))]);
     let kubelets =
-        fixture.pods().devices().lease(&["acme0".to_owned()]).await.expect("it is free").token.to_string();
+        fixture.pods().devices().lease(&["acme0".parse().unwrap()]).await.expect("it is free").token.to_string();
     let kubelets = BTreeMap::from([(format!("SWITCHYARD_LEASE_{}", &kubelets[..8]), kubelets)]);
     let events =
         fixture.driver.task_events(call(nomad::TaskEventsRequest {})).await.expect("there is a session");

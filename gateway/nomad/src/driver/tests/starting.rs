@@ -129,7 +129,7 @@ impl DriverFixture {
         tokio::time::sleep(image_delay.max(GRACE_OVER) + Duration::from_secs(1)).await;
         let image = self.driver.scope().images().find(BUSYBOX).await.expect("it can be read");
         assert!(image.is_none(), "{why}: {image:?}");
-        self.pods().devices().lease(&["acme0".to_owned()]).await.expect(why);
+        self.pods().devices().lease(&["acme0".parse().unwrap()]).await.expect(why);
     }
 }
 
@@ -191,7 +191,7 @@ async fn start_that_pulls_its_image_again_keeps_its_device() {
     drop(first);
     second.arrived(1).await;
     tokio::time::sleep(GRACE_OVER).await;
-    fixture.pods().devices().lease(&["acme0".to_owned()]).await.expect_err("the start continues");
+    fixture.pods().devices().lease(&["acme0".parse().unwrap()]).await.expect_err("the start continues");
     drop(second);
     start.await.expect("it does not panic").expect("it starts");
 }

@@ -60,11 +60,11 @@ async fn remains_of_a_failed_start_are_removed_and_hold_neither_device_nor_image
         let _tending = fixture.tended();
         let request = fixture.leased("00000001", &fixture.reserve().await);
         fixture.fail_start(&request, step, 4).await;
-        fixture.pods().devices().lease(&["acme0".to_owned()]).await.expect_err("the sandbox holds it");
+        fixture.pods().devices().lease(&["acme0".parse().unwrap()]).await.expect_err("the sandbox holds it");
         tokio::time::sleep(SOON).await;
         fixture.is_clean(&format!("{step:?}"));
         tokio::time::sleep(GRACE_OVER).await;
-        fixture.pods().devices().lease(&["acme0".to_owned()]).await.expect("nobody holds it");
+        fixture.pods().devices().lease(&["acme0".parse().unwrap()]).await.expect("nobody holds it");
         tokio::time::sleep(PluginConfig::default().gc.image_delay).await;
         assert_eq!(fixture.fake.count(Method::RemoveImage), 1, "{step:?}");
     }

@@ -82,7 +82,7 @@ fn naming(number: usize, names: &str) -> swarm::Task {
 
 /// Returns the error of a pod that does not get a device.
 async fn refused(pods: &Scope, id: &str) -> String {
-    let error = pods.devices().lease(&[id.to_owned()]).await.expect_err("it is held");
+    let error = pods.devices().lease(&[id.parse().unwrap()]).await.expect_err("it is held");
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
     error.report()
 }
@@ -112,11 +112,11 @@ async fn devices_belong_to_a_task_until_its_end() {
     node.assign(with_devices(running(2, &[]), &["a0"])).await;
     node.reported(2, State::Running).await;
     tokio::time::sleep(GRACE_OVER).await;
-    node.pods().devices().lease(&["a1".to_owned()]).await.unwrap();
+    node.pods().devices().lease(&["a1".parse().unwrap()]).await.unwrap();
     refused(&node.pods(), "a0").await;
     within(node.executor.remove_all()).await.unwrap();
     tokio::time::sleep(GRACE_OVER).await;
-    node.pods().devices().lease(&["a0".to_owned()]).await.unwrap();
+    node.pods().devices().lease(&["a0".parse().unwrap()]).await.unwrap();
     node.is_empty().await;
 }
 
@@ -124,11 +124,11 @@ async fn devices_belong_to_a_task_until_its_end() {
 async fn device_that_cannot_be_had_rejects_the_task_and_takes_nothing() {
     let node = TestNode::new().await;
     let _devices = node.equip(&["a0", "a1"]).await;
-    node.pods().devices().lease(&["a0".to_owned()]).await.unwrap();
+    node.pods().devices().lease(&["a0".parse().unwrap()]).await.unwrap();
     node.assign(with_devices(running(1, &[]), &["a1", "a0"])).await;
     let error = node.reported(1, State::Rejected).await.err;
     assert!(error.contains("\"a0\" is held by kubernetes"), "{error}");
-    node.pods().devices().lease(&["a1".to_owned()]).await.expect("nobody has it");
+    node.pods().devices().lease(&["a1".parse().unwrap()]).await.expect("nobody has it");
     node.assign(with_devices(running(2, &[]), &["b7"])).await;
     let error = node.reported(2, State::Rejected).await.err;
     assert!(error.contains("\"b7\" is not on this node"), "{error}");
@@ -154,7 +154,7 @@ async fn rejected_task_gives_its_devices_back() {
     node.fake.exit(node.object(2), 1).unwrap();
     node.reported(2, State::Failed).await;
     tokio::time::sleep(GRACE_OVER).await;
-    node.pods().devices().lease(&["a0".to_owned()]).await.unwrap();
+    node.pods().devices().lease(&["a0".parse().unwrap()]).await.unwrap();
     within(node.executor.remove_all()).await.unwrap();
     node.is_empty().await;
 }
@@ -207,7 +207,7 @@ async fn scheduler_is_told_of_devices_that_nobody_else_has() {
     let devices = node.equip(&["a0", "a1", "a2"]).await;
     let executor = node.offering().await;
     assert_eq!(told(&executor), ["a2", "a1", "a0"]);
-    let pod = node.pods().devices().lease(&["a0".to_owned()]).await.unwrap();
+    let pod = node.pods().devices().lease(&["a0".parse().unwrap()]).await.unwrap();
     let assigned = with_devices(running(1, &[]), &["a1"]);
     executor.apply(Changes { is_complete: false, list: vec![Change::Task(Arc::new(assigned))] }).await;
     tokio::time::sleep(TOLD).await;

@@ -38,7 +38,7 @@ fn a_node_that_several_devices_have_is_no_devices_alone_and_one_that_is_gone_has
     };
     let mut devices = devices(vec![group_of(&["a", "b", "c"])]);
     let slots = |devices: &mut Devices, nodes: &[&Path], cdi: &[&str], number| {
-        let cdi: Vec<String> = ids(cdi);
+        let cdi: Vec<String> = cdi.iter().map(|name| (*name).to_owned()).collect();
         let named = DeviceNames { nodes, cdi: &cdi };
         let claims = devices.lease_named(N, named, (sandbox(number), "task"));
         claims.map(|claims| claims.into_iter().flat_map(|claim| claim.slots).collect::<Vec<_>>())
@@ -51,7 +51,7 @@ fn a_node_that_several_devices_have_is_no_devices_alone_and_one_that_is_gone_has
     devices.set_inventory(&Inventory::of([group_of(&["b", "c"])]));
     assert_eq!(
         slots(&mut devices, &[a], &[], 4).unwrap(),
-        Vec::<String>::new(),
+        Vec::<SlotId>::new(),
         "its path may be another's by now"
     );
 }
@@ -136,7 +136,8 @@ fn what_has_not_changed_for_an_owner_is_shared_with_what_it_was_told_before() {
     two.devices[0].health = Health::Unhealthy("it burns".to_owned());
     devices.set_inventory(&Inventory::of([one, two]));
     assert_eq!(changed(&devices), [vec![1], vec![1]]);
-    assert_eq!((healthy(&devices, K), healthy(&devices, N)), (ids(&["a", "b"]), ids(&["b", "d"])));
+    assert_eq!(healthy(&devices, K), ["a", "b"]);
+    assert_eq!(healthy(&devices, N), ["b", "d"]);
 }
 
 #[test]
