@@ -30,7 +30,7 @@ targets! {
     registry_hosts_toml: switchyard_registry::fuzzing::hosts_toml, 4_000;
     registry_image_config: switchyard_registry::fuzzing::image_config, 4_000;
     registry_manifest: switchyard_registry::fuzzing::manifest, 4_000;
-    registry_reference: switchyard_registry::fuzzing::reference, 4_000;
+    image_reference: switchyard_core::fuzzing::image_reference, 4_000;
     logkeeper_log: switchyard_logkeeper::fuzzing::log_file, 2_000;
     logkeeper_output: switchyard_logkeeper::fuzzing::output, 4_000;
     logkeeper_position: switchyard_logkeeper::fuzzing::position_record, 4_000;

@@ -10,12 +10,14 @@ use containerd_client::services::v1 as api;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Image, ImageId, ImageStore, InUse, LoadRequest, PullProgress, PullRequest};
+use switchyard_core::image::{
+    Image, ImageId, ImageReference, ImageStore, InUse, LoadRequest, PullProgress, PullRequest,
+};
 use switchyard_core::reload::Reloadable;
 use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_crash_points::{CrashPoint, reach};
-use switchyard_registry::{self as registry, Digest, Reference};
+use switchyard_registry::{self as registry, Digest};
 use tokio::sync::Semaphore;
 
 use crate::client::features::ContainerdFeatures;
@@ -177,7 +179,17 @@ impl ContainerdImageStore {
             let holders = holders::parse(&image.labels, &target);
             let released = holders::was_released(&image.labels, &target);
             let stored_at = image.created_at.and_then(|at| SystemTime::try_from(at).ok());
-            records.usable.push(ImageRecord { name, target, pinned, info, holders, released, stored_at });
+            let reference = name.parse().ok();
+            records.usable.push(ImageRecord {
+                name,
+                reference,
+                target,
+                pinned,
+                info,
+                holders,
+                released,
+                stored_at,
+            });
         }
         self.infos.retain(&targets);
         let layers = || records.usable.iter().flat_map(|record| &record.info.layers);
@@ -262,7 +274,7 @@ impl ContainerdImageStore {
         let image_ref = records
             .iter()
             .filter(|other| other.info.id == info.id)
-            .find_map(|other| Some(other.name.parse::<Reference>().ok()?.repo_digest(&other.target)))
+            .find_map(|other| Some(other.reference.as_ref()?.repo_digest(&other.target)))
             .unwrap_or_else(|| info.id.to_string());
         let top = info.top();
         let runnable = RunnableImage { info, image_ref, name: record.name.clone(), top };
@@ -339,10 +351,7 @@ impl ContainerdImageStore {
 impl ImageStore for ContainerdImageStore {
     fn pull<'a>(&'a self, request: &'a PullRequest) -> BoxFuture<'a, Result<ImageId>> {
         Box::pin(async move {
-            let reference = request
-                .reference
-                .parse::<Reference>()
-                .map_err(|fault| Error::invalid("image", "is not an image reference").with_source(fault))?;
+            let reference = request.reference.parse::<ImageReference>()?;
             let policy = self.policy.get();
             let snapshotter = policy.snapshotters.of(&request.handler).to_owned();
             let rebase = self.containerd_features.supports_rebase(&snapshotter);
@@ -373,7 +382,7 @@ impl ImageStore for ContainerdImageStore {
     }
 
     fn progress(&self, request: &PullRequest) -> Option<PullProgress> {
-        let reference = request.reference.parse::<Reference>().ok()?;
+        let reference = request.reference.parse::<ImageReference>().ok()?;
         let policy = self.policy.get();
         let snapshotter = policy.snapshotters.of(&request.handler);
         self.pulls.progress(&pull::key(&reference, snapshotter, request.owner, &request.credentials))

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use futures::future::{BoxFuture, WeakShared};
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Credentials, Image, ImageId, InUse, PullProgress, Right};
+use switchyard_core::image::{Credentials, Image, ImageId, ImageReference, InUse, PullProgress, Right};
 use switchyard_core::spec::Signal;
 use switchyard_core::{Error, ErrorKind, Result};
 
-use crate::reference::{Reference, Version, digest_of};
+use crate::digest::digest_of;
 
 mod store;
 
@@ -44,7 +44,7 @@ pub struct FakeImage {
 /// The registry and the local store.
 #[derive(Default)]
 pub(crate) struct Images {
-    registry: BTreeMap<Reference, FakeImage>,
+    registry: BTreeMap<ImageReference, FakeImage>,
     /// The pulled images, by manifest digest.
     local: BTreeMap<String, LocalImage>,
     downloads: Vec<Download>,
@@ -56,7 +56,7 @@ pub(crate) struct LocalImage {
     pub(crate) image: FakeImage,
     pub(crate) id: ImageId,
     manifest: String,
-    tags: BTreeSet<Reference>,
+    tags: BTreeSet<ImageReference>,
     repositories: BTreeSet<String>,
     pub(crate) holders: BTreeMap<Owner, Right>,
     /// Its last holder had pulled it with credentials, and has released it.
@@ -64,7 +64,7 @@ pub(crate) struct LocalImage {
 }
 
 struct Download {
-    reference: Reference,
+    reference: ImageReference,
     credentials: Credentials,
     owner: Owner,
     result: WeakShared<BoxFuture<'static, Result<ImageId>>>,
@@ -94,7 +94,7 @@ impl Default for FakeImage {
 
 impl Images {
     pub(crate) fn publish(&mut self, reference: &str, mut image: FakeImage) -> Result<()> {
-        let reference = Reference::parse(reference)?;
+        let reference: ImageReference = reference.parse()?;
         if image.content.is_empty() {
             image.content = reference.to_string();
         }
@@ -107,12 +107,18 @@ impl Images {
         self.downloads.clear();
     }
 
-    fn download(&mut self, wanted: &Reference, credentials: &Credentials, owner: Owner) -> Result<ImageId> {
+    fn download(
+        &mut self,
+        wanted: &ImageReference,
+        credentials: &Credentials,
+        owner: Owner,
+    ) -> Result<ImageId> {
         let missing = || Error::not_found(format!("the registry has no image {wanted}"));
-        let image = match &wanted.version {
-            Version::Tag(_) => self.registry.get(wanted),
-            Version::Digest(digest) => self.registry.iter().find_map(|(reference, image)| {
-                (reference.repository == wanted.repository && manifest_of(image) == *digest).then_some(image)
+        let image = match wanted.digest() {
+            None => self.registry.get(wanted),
+            Some(digest) => self.registry.iter().find_map(|(reference, image)| {
+                (reference.name() == wanted.name() && manifest_of(image) == digest.to_string())
+                    .then_some(image)
             }),
         }
         .ok_or_else(missing)?;
@@ -140,14 +146,14 @@ impl Images {
         let right = if *credentials == Credentials::Anonymous { Right::Open } else { Right::Private };
         let held = local.holders.entry(owner).or_insert(right);
         *held = right.max(*held);
-        if matches!(wanted.version, Version::Tag(_)) {
+        if wanted.digest().is_none() {
             local.tags.insert(wanted.clone());
         }
-        local.repositories.insert(wanted.repository.clone());
+        local.repositories.insert(wanted.name());
         Ok(id)
     }
 
-    fn load(&mut self, named: &Reference, owner: Owner) -> Result<ImageId> {
+    fn load(&mut self, named: &ImageReference, owner: Owner) -> Result<ImageId> {
         let image = self.registry.get(named).cloned();
         let image = image.ok_or_else(|| Error::not_found(format!("the archive has no image {named}")))?;
         let manifest = manifest_of(&image);
@@ -167,11 +173,11 @@ impl Images {
 
     /// The image with this id, id prefix, or reference.
     pub(crate) fn find(&self, text: &str) -> Option<&LocalImage> {
-        if let Ok(reference) = Reference::parse(text) {
-            let named = self.local.values().find(|local| match &reference.version {
-                Version::Tag(_) => local.tags.contains(&reference),
-                Version::Digest(digest) => {
-                    local.manifest == *digest && local.repositories.contains(&reference.repository)
+        if let Ok(reference) = text.parse::<ImageReference>() {
+            let named = self.local.values().find(|local| match reference.digest() {
+                None => local.tags.contains(&reference),
+                Some(digest) => {
+                    local.manifest == digest.to_string() && local.repositories.contains(&reference.name())
                 }
             });
             if named.is_some() {

@@ -31,10 +31,10 @@ use switchyard_core::{Error, Result};
 
 mod attach;
 mod backend;
+mod digest;
 mod exec;
 mod image;
 mod program;
-mod reference;
 mod session;
 mod task_streams;
 mod usage;

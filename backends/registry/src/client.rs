@@ -9,6 +9,7 @@ use std::time::Duration;
 
 pub use blob::Blob;
 pub use pull::{Image, Pull, Resolved};
+use switchyard_core::image::ImageReference;
 use switchyard_linux::{WorkLost, blocking};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -17,7 +18,7 @@ use crate::auth::Authorizer;
 use crate::error::UnexpectedStatus;
 use crate::hosts::Host;
 use crate::transport::Transport;
-use crate::{Credentials, Error, Limits, Reference, Result, hosts};
+use crate::{Credentials, Error, Limits, Result, hosts};
 
 /// The longest pause between two attempts when the server does not name one.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
@@ -129,12 +130,12 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`]; [`Error::Unavailable`] if the configuration cannot be read in time. Cancel-safe.
-    pub async fn open(&self, reference: &Reference, credentials: Credentials) -> Result<Pull> {
+    pub async fn open(&self, reference: &ImageReference, credentials: Credentials) -> Result<Pull> {
         let hosts = self.hosts(reference).await?;
         Ok(Pull::new(Arc::clone(&self.shared), reference.clone(), credentials, hosts))
     }
 
-    async fn hosts(&self, reference: &Reference) -> Result<Vec<Host>> {
+    async fn hosts(&self, reference: &ImageReference) -> Result<Vec<Host>> {
         let roots = self.shared.config.hosts_dirs.clone();
         let name = reference.clone();
         let thread = Arc::clone(&self.shared.hosts_thread);
@@ -171,7 +172,7 @@ mod tests {
     async fn configuration_that_hangs_costs_one_thread_and_fails_the_pull_in_time() {
         let dir = PathBuf::from("/etc/of/registries");
         let client = Client::new(Config { hosts_dirs: vec![dir], ..Config::default() });
-        let name: Reference = "registry.example/image".parse().unwrap();
+        let name: ImageReference = "registry.example/image".parse().unwrap();
         // As the thread of a pull that reads there.
         let hung = Arc::clone(&client.shared.hosts_thread).acquire_owned().await.unwrap();
         let late = client.open(&name, Credentials::Anonymous).await.unwrap_err();

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use switchyard_core::image::InvalidReference;
+
 use crate::Digest;
 
 /// A cause of any type, kept as the source of an [`Error`].
@@ -12,34 +14,12 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The result of every fallible function of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The part of an image reference that is wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReferenceField {
-    /// The reference as a whole.
-    Name,
-    /// The host and port before the first slash.
-    Registry,
-    /// The path below the registry.
-    Repository,
-    /// The part after the colon.
-    Tag,
-    /// The part after the at sign.
-    Digest,
-}
-
 /// Reason why an image could not be pulled. No variant ever holds a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The name of the image cannot be parsed. Retrying is pointless.
-    #[error("image reference {reference:?}: {field} {reason}")]
-    InvalidReference {
-        /// The text that was given, cut when it is very long.
-        reference: String,
-        /// The part that is wrong.
-        field: ReferenceField,
-        /// The fault, to be read after the field's name.
-        reason: &'static str,
-    },
+    /// The name of the image cannot be used. Retrying is pointless.
+    #[error(transparent)]
+    InvalidReference(#[from] InvalidReference),
     /// A file of the host configuration cannot be used. An operator has to correct it.
     #[error("registry configuration {}{}: {reason}", file.display(), KeySuffix(key))]
     InvalidConfig {
@@ -234,7 +214,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unavailable { .. } | Self::RateLimited { .. } => true,
-            Self::InvalidReference { .. }
+            Self::InvalidReference(_)
             | Self::InvalidConfig { .. }
             | Self::NotFound { .. }
             | Self::Unauthorized { .. }
@@ -250,20 +230,6 @@ impl Error {
 
     pub(crate) fn protocol(what: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Protocol { what: what.into(), reason: reason.into(), source: None }
-    }
-}
-
-// === impl ReferenceField ===
-
-impl fmt::Display for ReferenceField {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Name => "name",
-            Self::Registry => "registry",
-            Self::Repository => "repository",
-            Self::Tag => "tag",
-            Self::Digest => "digest",
-        })
     }
 }
 

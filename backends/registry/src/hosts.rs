@@ -15,10 +15,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
+use switchyard_core::image::{ImageReference, InvalidReference, ReferenceField};
 use switchyard_node_files::{list, read, read_text};
 use url::Url;
 
-use crate::{Error, Reference, Result};
+use crate::{Error, Result};
 
 /// The largest `hosts.toml`, in bytes.
 const MAX_HOSTS_TOML: u64 = 1 << 20;
@@ -100,7 +101,7 @@ pub(crate) struct Tls {
 ///
 /// # Errors
 /// [`Error::InvalidConfig`] that names the file and the key.
-pub(crate) fn load(roots: &[PathBuf], reference: &Reference) -> Result<Vec<Host>> {
+pub(crate) fn load(roots: &[PathBuf], reference: &ImageReference) -> Result<Vec<Host>> {
     let mut hosts = match find_directory(roots, reference.registry())? {
         Some(directory) => load_directory(&directory, reference)?,
         None => vec![Host::registry(reference)?],
@@ -132,7 +133,7 @@ fn find_directory(roots: &[PathBuf], registry: &str) -> Result<Option<PathBuf>> 
     Ok(None)
 }
 
-fn load_directory(directory: &Path, reference: &Reference) -> Result<Vec<Host>> {
+fn load_directory(directory: &Path, reference: &ImageReference) -> Result<Vec<Host>> {
     let file = directory.join("hosts.toml");
     match read_text(&file, MAX_HOSTS_TOML) {
         Ok(text) if !text.trim().is_empty() => file::parse(&file, &text, reference),
@@ -143,7 +144,7 @@ fn load_directory(directory: &Path, reference: &Reference) -> Result<Vec<Host>> 
 }
 
 /// Docker's layout: every `*.crt` is an authority, `name.cert` and `name.key` are a client pair.
-fn load_certificates(directory: &Path, reference: &Reference) -> Result<Vec<Host>> {
+fn load_certificates(directory: &Path, reference: &ImageReference) -> Result<Vec<Host>> {
     let files = list(directory, MAX_ENTRIES).map_err(|error| unreadable(directory, error))?;
     let mut host = Host::registry(reference)?;
     for file in &files {
@@ -210,12 +211,12 @@ impl Host {
     /// The registry of `reference` itself, without configuration. On loopback, with a port that is not a
     /// default one, TLS is tried first and plain HTTP if that fails, and certificates are not verified, as in
     /// containerd.
-    pub(crate) fn registry(reference: &Reference) -> Result<Self> {
+    pub(crate) fn registry(reference: &ImageReference) -> Result<Self> {
         let authority = reference.resolve_host();
         let parse = |scheme: &str| {
-            Url::parse(&format!("{scheme}://{authority}/v2")).map_err(|_| Error::InvalidReference {
+            Url::parse(&format!("{scheme}://{authority}/v2")).map_err(|_| InvalidReference {
                 reference: reference.to_string(),
-                field: crate::ReferenceField::Registry,
+                field: ReferenceField::Registry,
                 reason: "cannot be the host of a URL",
             })
         };

@@ -1,17 +1,19 @@
-//! A client that pulls images from OCI distribution registries and knows nothing of any container runtime.
+//! A client that pulls images from OCI distribution registries and knows nothing of any container runtime. What it
+//! uses of the task model is the names of images.
 //!
 //! # Vocabulary
-//! - [`Reference`]: the name of an image, normalised the way Docker does it.
+//! - [`ImageReference`]: the name of an image, normalised the way Docker does it; core parses it.
+//! - [`Digest`]: the digest of some content.
 //! - [`Host`]: one place that may serve the image: a mirror of `hosts.toml`, or the registry itself.
 //! - [`Client`]: made once per process; holds connections and tokens.
 //! - [`Pull`]: one image being pulled with one set of credentials. Configuration is read when it is opened.
 //! - [`Blob`]: one body being streamed, which resumes after a broken connection and checks digest and size.
 //!
 //! ```text
-//! Reference ── Client::open ──> Pull ── resolve ──> Resolved (index or manifest, checked)
-//!                                 ├──── image ────> Image (the manifest for a platform, and the indexes above it)
-//!                                 ├──── config ───> bytes
-//!                                 └──── blob ─────> Blob (a stream of chunks)
+//! ImageReference ── Client::open ──> Pull ── resolve ──> Resolved (index or manifest, checked)
+//!                                      ├──── image ────> Image (the manifest for a platform, and the indexes above it)
+//!                                      ├──── config ───> bytes
+//!                                      └──── blob ─────> Blob (a stream of chunks)
 //! ```
 //!
 //! # Invariants
@@ -26,6 +28,8 @@
 //! - Nothing is retried without a bound, and every wait on the network has a deadline.
 //! - Every future and stream may be dropped at any time; that closes its connection and leaves nothing
 //!   behind.
+//!
+//! [`ImageReference`]: switchyard_core::image::ImageReference
 
 mod auth;
 mod client;
@@ -35,7 +39,6 @@ mod hosts;
 mod limits;
 mod manifest;
 mod platform;
-mod reference;
 mod transport;
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -43,12 +46,11 @@ pub mod fuzzing;
 
 pub use auth::{AuthChallenge, Credentials};
 pub use client::{Blob, Client, Config, Image, Pull, Resolved};
-pub use digest::{Algorithm, Digest, Hasher, InvalidDigest};
-pub use error::{BoxError, Error, ReferenceField, Result};
+pub use digest::{Digest, Hasher};
+pub use error::{BoxError, Error, Result};
 pub use hosts::{Capabilities, Host};
 pub use limits::{Limits, total_bytes};
 pub use manifest::{
     Compression, Descriptor, ImageConfig, ImageManifest, Index, Manifest, MediaType, ProcessConfig, RootFs,
 };
 pub use platform::{Platform, Platforms};
-pub use reference::Reference;

@@ -1,6 +1,7 @@
-//! Fuzz targets: properties that hold for the context of any trace that a caller sends. Called only by fuzzers and
-//! tests.
+//! Fuzz targets: properties that hold for the context of any trace, and the name of any image, that a caller sends.
+//! Called only by fuzzers and tests.
 
+use crate::image::ImageReference;
 use crate::trace::{SpanContext, TraceState};
 
 /// Reads bytes as the `traceparent` of a caller, up to a line feed, and as its `tracestate` after that: what is
@@ -25,4 +26,20 @@ pub fn trace_context(data: &[u8]) {
         );
         assert_eq!(TraceState::parse(text).as_ref(), Some(&state));
     }
+}
+
+/// Reads bytes as an image's name: what is read is written the same way, and is bounded.
+///
+/// # Panics
+/// If that does not hold.
+pub fn image_reference(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(reference) = text.parse::<ImageReference>() else { return };
+    let written = reference.to_string();
+    assert_eq!(written.parse::<ImageReference>().expect("what is written can be read"), reference);
+    assert!(reference.name().len() <= 255, "{written}");
+    assert!(reference.tag().is_none_or(|tag| (1..=128).contains(&tag.len())), "{written}");
+    assert!(reference.tag().is_some() || reference.digest().is_some(), "{written}");
+    assert!(written.bytes().all(|byte| byte.is_ascii_graphic()), "{written:?}");
+    assert!(!written.contains("..") && !written.contains("//"), "{written}");
 }

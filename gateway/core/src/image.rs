@@ -12,6 +12,12 @@ use std::time::SystemTime;
 
 use futures::future::BoxFuture;
 
+mod digest;
+mod reference;
+
+pub use digest::{DigestAlgorithm, ImageDigest, InvalidDigest};
+pub use reference::{ImageReference, InvalidReference, ReferenceField};
+
 use crate::error::Result;
 use crate::id::Owner;
 use crate::stats::DiskUsage;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use switchyard_core::blocking_pool::BlockingPool;
-use switchyard_core::image::Credentials;
+use switchyard_core::image::{Credentials, ImageReference};
 use switchyard_core::{Error, Result};
 
 use crate::plan::ImageRequest;
@@ -33,7 +33,9 @@ pub(crate) async fn credentials(
     if let Some(own) = &wanted.credentials {
         return Ok(own.clone());
     }
-    let registry = registry_of(&wanted.reference);
+    // The pull of a text that is not a reference is refused: no credentials are sent anywhere.
+    let Ok(reference) = wanted.reference.parse() else { return Ok(Credentials::Anonymous) };
+    let registry = registry_of(&reference);
     match look_up(registry, config, pool).await {
         Ok(found) => Ok(found.unwrap_or_default()),
         Err(error) if wanted.soft_fail => {
@@ -72,19 +74,11 @@ async fn read(path: &str, pool: &BlockingPool) -> Result<DockerConfig> {
     DockerConfig::parse(&bytes).map_err(|error| error.context(format!("read {shown}")))
 }
 
-/// The registry of an image, as Docker's files name it. The rule for what is a host must be the same as that
-/// of the image puller: otherwise a host of any name could be sent the credentials for Docker Hub. A first
-/// component with capitals is a host too, since repository names have none.
-fn registry_of(reference: &str) -> &str {
-    let is_host = |first: &str| {
-        first.contains(['.', ':'])
-            || first == "localhost"
-            || first.bytes().any(|byte| byte.is_ascii_uppercase())
-    };
-    match reference.split_once('/') {
-        Some(("docker.io" | "index.docker.io", _)) => DOCKER_HUB,
-        Some((first, _)) if is_host(first) => first,
-        Some(_) | None => DOCKER_HUB,
+/// The registry of an image, as Docker's files name it.
+fn registry_of(reference: &ImageReference) -> &str {
+    match reference.registry() {
+        "docker.io" => DOCKER_HUB,
+        host => host,
     }
 }
 

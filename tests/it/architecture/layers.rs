@@ -148,7 +148,9 @@ const LAYERS: [(&str, &[&str]); 42] = [
     ("switchyard-operator-api", &["switchyard-core"]),
     ("switchyard-proto", &[]),
     ("switchyard-codegen", &[]),
-    ("switchyard-registry", &["switchyard-linux", "switchyard-node-files"]),
+    // It takes references as core has parsed them, and digests as they are in references: the host that gets credentials
+    // is then the one that frontends have looked them up for.
+    ("switchyard-registry", &["switchyard-core", "switchyard-linux", "switchyard-node-files"]),
     // Below every gRPC server and client.
     ("switchyard-rpc", &["switchyard-core"]),
     ("switchyard-runtime-spec", &["switchyard-core", "switchyard-linux", "switchyard-node-files"]),

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use sha2::{Digest as _, Sha256};
-use switchyard_core::image::{Image, ImageId};
+use switchyard_core::image::{Image, ImageId, ImageReference};
 use switchyard_core::{Error, Result};
-use switchyard_registry::{Descriptor, Digest, ImageConfig, Reference};
+use switchyard_registry::{Descriptor, Digest, ImageConfig};
 
 use super::holders::Holders;
 
@@ -61,6 +61,8 @@ pub(super) struct DamagedRecord {
 #[derive(Debug, Clone)]
 pub(crate) struct ImageRecord {
     pub(crate) name: String,
+    /// What the name is as a reference; `None` if it is none.
+    pub(crate) reference: Option<ImageReference>,
     pub(crate) target: Digest,
     pub(crate) pinned: bool,
     pub(crate) info: Arc<ImageInfo>,
@@ -86,18 +88,18 @@ fn image_of(names: &[&ImageRecord]) -> Option<Image> {
     let mut tags = BTreeSet::new();
     let mut digests = BTreeSet::new();
     for record in names {
-        match record.name.parse::<Reference>() {
-            Ok(reference) if reference.to_string() == record.name => {
+        match &record.reference {
+            Some(reference) if reference.to_string() == record.name => {
                 if let Some(tag) = reference.repo_tag() {
                     tags.insert(tag);
                 }
                 digests.insert(reference.repo_digest(&record.target));
             }
             // Names of other tools that are no normalized references are listed as they are, except bare ids.
-            Ok(_) | Err(_) if record.name.parse::<Digest>().is_err() => {
+            Some(_) | None if record.name.parse::<Digest>().is_err() => {
                 tags.insert(record.name.clone());
             }
-            Ok(_) | Err(_) => {}
+            Some(_) | None => {}
         }
     }
     let config = &info.config.config;
@@ -140,15 +142,14 @@ pub(crate) fn find<'a>(records: &'a [ImageRecord], query: &str) -> Result<Option
         return Ok(Some(record));
     }
     let hex = query.strip_prefix("sha256:").unwrap_or(query);
-    if let Ok(reference) = query.parse::<Reference>()
+    if let Ok(reference) = query.parse::<ImageReference>()
         && !(hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
     {
         let name = reference.to_string();
         let by_name = |record: &&ImageRecord| record.name == name;
         let by_digest = |record: &&ImageRecord| {
-            let known = record.name.parse::<Reference>().ok();
-            reference.digest() == Some(&record.target)
-                && known.is_some_and(|known| known.name() == reference.name())
+            reference.digest() == Some(&*record.target)
+                && record.reference.as_ref().is_some_and(|known| known.name() == reference.name())
         };
         if let Some(record) = records.iter().find(by_name).or_else(|| records.iter().find(by_digest)) {
             return Ok(Some(record));
@@ -174,7 +175,7 @@ pub(crate) fn find<'a>(records: &'a [ImageRecord], query: &str) -> Result<Option
 
 /// A damaged record that a query names: by name, by digest, or by the digest of its target.
 pub(super) fn find_damaged<'r>(records: &'r [DamagedRecord], query: &str) -> Option<&'r DamagedRecord> {
-    let reference = query.parse::<Reference>().ok();
+    let reference = query.parse::<ImageReference>().ok();
     let name = reference.as_ref().map(ToString::to_string);
     records.iter().find(|record| {
         record.name == query || Some(&record.name) == name.as_ref() || record.target.to_string() == query

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use futures::future::FutureExt;
 use sha2::{Digest as _, Sha256};
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Credentials, ImageId, PullProgress, Right};
+use switchyard_core::image::{Credentials, ImageId, ImageReference, PullProgress, Right};
 use switchyard_core::operation::step;
 use switchyard_core::trace;
 use switchyard_core::{Error, ErrorKind, Reason, Result};
 use switchyard_crash_points::{CrashPoint, reach};
-use switchyard_registry::{self as registry, Descriptor, Digest, Platforms, Reference};
+use switchyard_registry::{self as registry, Descriptor, Digest, Platforms};
 
 use super::content::Labels;
 use super::content_disk::ContentDisk;
@@ -45,7 +45,7 @@ pub(crate) struct PullJob {
     pub(crate) downloads: usize,
     /// Its free space is checked before anything is downloaded; `None` if the check is switched off.
     pub(crate) content_disk: Option<Arc<ContentDisk>>,
-    pub(crate) reference: Reference,
+    pub(crate) reference: ImageReference,
     pub(crate) credentials: Credentials,
     pub(crate) snapshotter: String,
     /// True if the snapshotter can commit a detached layer on top of a parent.
@@ -88,7 +88,7 @@ pub(super) const ATTEMPTS: u32 = 3;
 
 /// The key of a pull: requests with the same key share one pull.
 pub(crate) fn key(
-    reference: &Reference,
+    reference: &ImageReference,
     snapshotter: &str,
     owner: Owner,
     credentials: &Credentials,

@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use containerd_client::services::v1 as api;
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::id::Owner;
+use switchyard_core::image::ImageReference;
 use switchyard_core::{ErrorKind, Result};
-use switchyard_registry::{Digest, Reference};
+use switchyard_registry::Digest;
 
 use super::shared_types::RunnableImage;
 use super::unpack;
@@ -85,7 +86,7 @@ impl RunnableCache {
     pub(super) fn insert(&self, key: RunnableKey, found: &FoundRunnable) {
         let FoundRunnable { runnable, target, generation } = found;
         let reference = key.reference.as_str();
-        let name = reference.parse::<Reference>().map(|reference| reference.to_string());
+        let name = reference.parse::<ImageReference>().map(|reference| reference.to_string());
         let exact = reference == runnable.name
             || reference == runnable.info.id.as_str()
             || name.is_ok_and(|name| name == runnable.name);

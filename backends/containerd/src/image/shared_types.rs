@@ -62,7 +62,7 @@ pub(crate) const USAGE_AGE: Duration = Duration::from_secs(10);
 pub(crate) fn from_registry(error: registry::Error) -> Error {
     use registry::Error as E;
     let kind = match &error {
-        E::InvalidReference { .. } => ErrorKind::InvalidArgument,
+        E::InvalidReference(_) => ErrorKind::InvalidArgument,
         E::InvalidConfig { .. } => ErrorKind::FailedPrecondition,
         E::NotFound { .. } | E::NoMatchingPlatform { .. } => ErrorKind::NotFound,
         E::Unauthorized { .. } | E::Denied { .. } => ErrorKind::Unauthenticated,

@@ -6,20 +6,19 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use switchyard_core::id::Owner;
 use switchyard_core::image::{
-    Credentials, Image, ImageId, ImageStore, InUse, LoadRequest, PullProgress, PullRequest,
+    Credentials, Image, ImageId, ImageReference, ImageStore, InUse, LoadRequest, PullProgress, PullRequest,
 };
 use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, Result};
 
 use super::{Download, FakeImage, LocalImage};
 use crate::Fake;
-use crate::reference::Reference;
 use crate::session::Method;
 
 impl ImageStore for Fake {
     fn pull<'a>(&'a self, request: &'a PullRequest) -> BoxFuture<'a, Result<ImageId>> {
         Box::pin(async move {
-            let reference = Reference::parse(&request.reference)?;
+            let reference: ImageReference = request.reference.parse()?;
             let credentials = request.credentials.clone();
             let owner = request.owner;
             let shared = {
@@ -58,14 +57,15 @@ impl ImageStore for Fake {
             let LoadRequest { archive, reference: _, handler: _, owner } = request;
             let text = std::io::read_to_string(archive)
                 .map_err(|fault| Error::invalid("archive", "it cannot be read").with_source(fault))?;
-            let named = Reference::parse(text.trim()).map_err(|error| error.context("it is no archive"))?;
+            let named: ImageReference =
+                text.trim().parse().map_err(|fault| Error::from(fault).context("it is no archive"))?;
             let effect = || self.world.lock().images.load(&named, owner);
             self.session.act(Method::Load, named.to_string(), effect).await
         })
     }
 
     fn progress(&self, request: &PullRequest) -> Option<PullProgress> {
-        let wanted = Reference::parse(&request.reference).ok()?;
+        let wanted: ImageReference = request.reference.parse().ok()?;
         let state = self.world.lock();
         let pulled = state.images.downloads.iter().any(|one| {
             one.reference == wanted && one.result.upgrade().is_some_and(|result| result.peek().is_none())
@@ -133,7 +133,12 @@ impl ImageStore for Fake {
 }
 
 impl Fake {
-    async fn download(self, reference: Reference, credentials: Credentials, owner: Owner) -> Result<ImageId> {
+    async fn download(
+        self,
+        reference: ImageReference,
+        credentials: Credentials,
+        owner: Owner,
+    ) -> Result<ImageId> {
         let effect = || self.world.lock().images.download(&reference, &credentials, owner);
         self.session.act(Method::Pull, reference.to_string(), effect).await
     }

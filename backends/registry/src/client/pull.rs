@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, WWW_AUTHENTICATE};
+use switchyard_core::image::ImageReference;
 
 use super::Shared;
 use super::blob::Blob;
@@ -12,7 +13,7 @@ use crate::auth::Request;
 use crate::transport::{Call, Reply, in_time, read_limited, status_error};
 use crate::{
     AuthChallenge, Capabilities, Credentials, Descriptor, Digest, Error, Host, ImageConfig, ImageManifest,
-    Manifest, MediaType, Platforms, Reference, Result,
+    Manifest, MediaType, Platforms, Result,
 };
 
 /// The most headers with challenges that are parsed.
@@ -29,7 +30,7 @@ pub struct Pull {
 #[derive(Debug)]
 struct Inner {
     shared: Arc<Shared>,
-    reference: Reference,
+    reference: ImageReference,
     credentials: Credentials,
     hosts: Vec<Host>,
 }
@@ -73,7 +74,7 @@ pub(super) struct Target<'a> {
 impl Pull {
     pub(super) fn new(
         shared: Arc<Shared>,
-        reference: Reference,
+        reference: ImageReference,
         credentials: Credentials,
         hosts: Vec<Host>,
     ) -> Self {
@@ -82,7 +83,7 @@ impl Pull {
 
     /// The image's name.
     #[must_use]
-    pub fn reference(&self) -> &Reference {
+    pub fn reference(&self) -> &ImageReference {
         &self.inner.reference
     }
 
@@ -101,8 +102,8 @@ impl Pull {
     /// too; [`Error::UnsupportedMediaType`] if it is not a container image. Cancel-safe.
     pub async fn resolve(&self) -> Result<Resolved> {
         let reference = &self.inner.reference;
-        match reference.digest() {
-            Some(digest) => self.fetch(&digest.to_string(), Some(digest), None).await,
+        match reference.digest().cloned().map(Digest::from) {
+            Some(digest) => self.fetch(&digest.to_string(), Some(&digest), None).await,
             None => {
                 let tag = reference.tag().expect("a reference has a tag or a digest");
                 self.fetch(tag, None, None).await

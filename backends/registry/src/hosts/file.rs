@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use switchyard_core::image::ImageReference;
 use toml::{Table, Value};
 use url::Url;
 
 use super::{Capabilities, ClientPair, Host, Pem, PlainHttp, Tls, invalid};
-use crate::{Error, Reference, Result};
+use crate::{Error, Result};
 
 const HOST_KEYS: [&str; 8] =
     ["capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout", "proxy"];
@@ -25,7 +26,7 @@ struct Section<'a> {
 }
 
 /// Parses the file. The hosts come in its order, the server last.
-pub(crate) fn parse(file: &Path, text: &str, reference: &Reference) -> Result<Vec<Host>> {
+pub(crate) fn parse(file: &Path, text: &str, reference: &ImageReference) -> Result<Vec<Host>> {
     let root: Table = text.parse().map_err(|error: toml::de::Error| Error::InvalidConfig {
         file: file.to_owned(),
         key: None,
@@ -78,7 +79,7 @@ impl Section<'_> {
     }
 
     /// The registry of the reference, with this section's settings.
-    fn registry(&self, reference: &Reference) -> Result<Host> {
+    fn registry(&self, reference: &ImageReference) -> Result<Host> {
         let host = Host::registry(reference)?;
         let tls = self.tls()?;
         // The defaults for loopback stay unless the file says how to verify the server.

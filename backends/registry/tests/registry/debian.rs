@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::Stdio;
 
 use reqwest::header::{CONTENT_TYPE, LOCATION};
-use switchyard_registry::{Client, Config, Credentials, Digest, Error, Platform, Platforms, Pull, Reference};
+use switchyard_core::image::ImageReference;
+use switchyard_registry::{Client, Config, Credentials, Digest, Error, Platform, Platforms, Pull};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -58,7 +59,7 @@ impl Debian {
         Self { _child: child, _output: output, root, authority }
     }
 
-    fn reference(&self, name: &str) -> Reference {
+    fn reference(&self, name: &str) -> ImageReference {
         format!("{}/{name}", self.authority).parse().unwrap()
     }
 }

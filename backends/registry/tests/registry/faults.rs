@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use serde_json::json;
+use switchyard_core::image::DigestAlgorithm;
 use switchyard_registry::{
-    Algorithm, Client, Config, Credentials, Descriptor, Digest, Error, Hasher, Platform, Platforms,
+    Client, Config, Credentials, Descriptor, Digest, Error, Hasher, Platform, Platforms,
 };
 
 use crate::server::{
@@ -164,7 +165,7 @@ async fn blob_fetch_may_start_at_an_offset() {
     assert_eq!(read(pull.blob(&layer, 5000)).await.unwrap(), b"");
     assert_eq!(registry.seen().len(), 1, "nothing is missing, so nothing is asked for");
     assert!(matches!(read(pull.blob(&layer, 5001)).await, Err(Error::SizeMismatch { .. })));
-    let mut seen = Hasher::new(Algorithm::Sha256);
+    let mut seen = Hasher::new(DigestAlgorithm::Sha256);
     seen.update(&bytes[..4000]);
     assert_eq!(read(pull.blob(&layer, 4000).after(seen.clone())).await.unwrap(), bytes[4000..]);
     seen.update(b"something else");

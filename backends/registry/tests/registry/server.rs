@@ -17,9 +17,8 @@ use bytes::Bytes;
 use futures::stream;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use switchyard_registry::{
-    Blob, Client, Config, Credentials, Descriptor, Digest, Error, Pull, Reference, Resolved,
-};
+use switchyard_core::image::ImageReference;
+use switchyard_registry::{Blob, Client, Config, Credentials, Descriptor, Digest, Error, Pull, Resolved};
 use tempfile::TempDir;
 
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -154,7 +153,7 @@ impl Registry {
         self.content.lock().seen.clone()
     }
 
-    pub(crate) fn reference(&self, name: &str) -> Reference {
+    pub(crate) fn reference(&self, name: &str) -> ImageReference {
         format!("{}/{name}", self.address).parse().unwrap()
     }
 }
@@ -231,11 +230,11 @@ pub(crate) fn quick() -> Config {
     Config { retry_pause: Duration::from_millis(2), retries: 3, ..Config::default() }
 }
 
-pub(crate) async fn open(client: &Client, reference: &Reference) -> Pull {
+pub(crate) async fn open(client: &Client, reference: &ImageReference) -> Pull {
     client.open(reference, Credentials::Anonymous).await.unwrap()
 }
 
-pub(crate) async fn resolve(reference: &Reference, credentials: Credentials) -> Result<Resolved, Error> {
+pub(crate) async fn resolve(reference: &ImageReference, credentials: Credentials) -> Result<Resolved, Error> {
     client().open(reference, credentials).await.unwrap().resolve().await
 }
 

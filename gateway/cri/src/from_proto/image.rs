@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Credentials, PullRequest};
+use switchyard_core::image::{Credentials, ImageReference, PullRequest};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
@@ -14,9 +14,6 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
-
-/// The names of the registry that references without a host refer to.
-const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
 /// The pull request of an image.
 pub(crate) fn pull_request(request: cri::PullImageRequest) -> Result<PullRequest> {
@@ -44,10 +41,12 @@ pub(crate) fn pull_request(request: cri::PullImageRequest) -> Result<PullRequest
     Ok(PullRequest { reference, credentials, handler: runtime_handler, owner: Owner::Kubernetes })
 }
 
-/// The credentials for the registry of `reference`. Credentials for another registry are not sent to it.
+/// The credentials for the registry of `reference`. Credentials for another registry are not sent to it, and none if the
+/// text is not a reference, for which the pull is refused.
 fn credentials(auth: cri::AuthConfig, reference: &str) -> Result<Credentials> {
     let cri::AuthConfig { username, password, auth, server_address, identity_token, registry_token } = auth;
-    if !server_address.is_empty() && !same_registry(server_host(&server_address), registry_host(reference)) {
+    let is_for = |reference: ImageReference| reference.is_served_by(server_host(&server_address));
+    if !server_address.is_empty() && !reference.parse().is_ok_and(is_for) {
         return Ok(Credentials::Anonymous);
     }
     if !username.is_empty() {
@@ -71,23 +70,10 @@ fn credentials(auth: cri::AuthConfig, reference: &str) -> Result<Credentials> {
     Ok(Credentials::Anonymous)
 }
 
-/// The registry of a reference, by Docker's rules.
-fn registry_host(reference: &str) -> &str {
-    match reference.split_once('/') {
-        Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => first,
-        Some(_) | None => DOCKER_HUB[0],
-    }
-}
-
 /// The host of `https://registry.example/v1/` or `registry.example`.
 fn server_host(address: &str) -> &str {
     let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
     rest.split(['/', '?']).next().unwrap_or(rest)
-}
-
-fn same_registry(one: &str, other: &str) -> bool {
-    let hub = |host: &str| DOCKER_HUB.iter().any(|name| name.eq_ignore_ascii_case(host));
-    one.eq_ignore_ascii_case(other) || (hub(one) && hub(other))
 }
 
 #[cfg(test)]
@@ -153,6 +139,10 @@ mod tests {
         check(auth("reg.example"), "reg.example:5000/a", Credentials::Anonymous);
         check(auth("https://evil.example"), "reg.example/a", Credentials::Anonymous);
         check(auth("reg.example"), "busybox", Credentials::Anonymous);
+        check(auth("docker.io"), "registry-1.docker.io/a/b", basic("u", ""));
+        // A name with capitals is that of a host.
+        check(auth("docker.io"), "EVIL/a", Credentials::Anonymous);
+        check(auth("evil"), "EVIL/a", basic("u", ""));
     }
 
     #[test]

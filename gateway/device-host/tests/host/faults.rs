@@ -81,7 +81,8 @@ async fn hung_plugin_blocks_only_its_container_until_timeout() {
     tokio::pin!(hung);
     assert!(tokio::time::timeout(Duration::from_millis(300), &mut hung).await.is_err());
     vendor.set_behaviour(|behaviour| behaviour.allocate = CallBehaviour::Answer);
-    let other = node.gateway.scope(Owner::Kubernetes).devices().lease(&[IDS[1].parse().unwrap()]).await.unwrap();
+    let other =
+        node.gateway.scope(Owner::Kubernetes).devices().lease(&[IDS[1].parse().unwrap()]).await.unwrap();
     node.run(Owner::Kubernetes, "other", other.token).await.unwrap();
     assert!(
         tokio::time::timeout(Duration::ZERO, &mut hung).await.is_err(),

@@ -35,19 +35,21 @@ fn looks() -> BlockingPool {
 #[track_caller]
 fn check(config: &str, reference: &str, expected: Option<CredentialSource>) {
     let config = DockerConfig::parse(config.as_bytes()).expect("it is well-formed");
-    let found = config.credential_source(registry_of(reference)).expect("its entries are well-formed");
+    let found = config
+        .credential_source(registry_of(&reference.parse().unwrap()))
+        .expect("its entries are well-formed");
     assert_eq!(found, expected, "{reference}");
 }
 
 #[test]
 fn image_registry_is_the_host_before_the_first_slash() {
     for hub in ["busybox", "library/busybox:1", "docker.io/library/busybox", "index.docker.io/a/b"] {
-        assert_eq!(registry_of(hub), DOCKER_HUB);
+        assert_eq!(registry_of(&hub.parse().unwrap()), DOCKER_HUB);
     }
-    assert_eq!(registry_of("reg.example:5000/a/b"), "reg.example:5000");
-    assert_eq!(registry_of("localhost/a"), "localhost");
-    assert_eq!(registry_of("[::1]/a"), "[::1]");
-    assert_eq!(registry_of("Evil/busybox"), "Evil", "whoever pulls takes it for a host");
+    assert_eq!(registry_of(&"reg.example:5000/a/b".parse().unwrap()), "reg.example:5000");
+    assert_eq!(registry_of(&"localhost/a".parse().unwrap()), "localhost");
+    assert_eq!(registry_of(&"[::1]/a".parse().unwrap()), "[::1]");
+    assert_eq!(registry_of(&"Evil/busybox".parse().unwrap()), "Evil", "whoever pulls takes it for a host");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::path::{Component, Path};
 
+use switchyard_core::image::ImageReference;
 use switchyard_core::{Error, Result};
 
 use super::request::TaskRequest;
@@ -32,10 +33,11 @@ pub(super) fn image_request(asked: &TaskRequest<'_>) -> Result<ImageRequest> {
 }
 
 /// Returns whether a registry may serve another image under this name later: its tag is `latest` or absent.
+/// False for a text that is not a reference, such as the id of an image: no registry serves that.
 fn is_mutable_tag(reference: &str) -> bool {
-    let last = reference.rsplit('/').next().unwrap_or_default();
-    let tag = last.split_once(':').map(|(_, tag)| tag);
-    !reference.contains('@') && matches!(tag, None | Some("latest"))
+    let is_mutable =
+        |reference: ImageReference| reference.digest().is_none() && reference.tag() == Some("latest");
+    reference.parse().is_ok_and(is_mutable)
 }
 
 /// A relative path that does not leave its base directory.
@@ -58,8 +60,13 @@ mod tests {
         for reference in ["busybox", "busybox:latest", "reg.test:5000/a/b", "reg.test:5000/a/b:latest"] {
             assert!(is_mutable_tag(reference), "{reference}");
         }
-        for reference in ["busybox:1", "reg.test:5000/a:1", "a@sha256:00", "a:latest@sha256:00"] {
+        let digest = format!("sha256:{}", "0".repeat(64));
+        for reference in ["busybox:1", "reg.test:5000/a:1", "a@sha256:00", "a:latest@sha256:00", &digest[7..]]
+        {
             assert!(!is_mutable_tag(reference), "{reference}");
+        }
+        for reference in [format!("a@{digest}"), format!("a:latest@{digest}")] {
+            assert!(!is_mutable_tag(&reference), "{reference}");
         }
     }
 

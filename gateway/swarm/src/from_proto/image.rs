@@ -1,5 +1,6 @@
 //! The image of a service.
 
+use switchyard_core::image::ImageReference;
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::auth::registry_auth;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
@@ -17,5 +18,6 @@ pub(super) fn image(container: &swarm::ContainerSpec) -> Result<ServiceImage> {
         None => "",
     };
     let credentials = registry_auth("container.pull_options.registry_auth", encoded)?.unwrap_or_default();
-    Ok(ServiceImage { has_digest: reference.contains("@sha256:"), reference: reference.clone(), credentials })
+    let has_digest = reference.parse::<ImageReference>().is_ok_and(|reference| reference.digest().is_some());
+    Ok(ServiceImage { has_digest, reference: reference.clone(), credentials })
 }

@@ -22,6 +22,7 @@ pub(in crate::image) fn named(name: &str, id: char, target: char) -> ImageRecord
         size_bytes: 5,
     };
     ImageRecord {
+        reference: name.parse().ok(),
         name: name.to_owned(),
         target: digest(target),
         pinned: false,

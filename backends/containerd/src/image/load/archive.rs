@@ -12,9 +12,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
+use switchyard_core::image::ImageReference;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_linux::beginning;
-use switchyard_registry::{self as registry, Descriptor, Limits, Reference};
+use switchyard_registry::{self as registry, Descriptor, Limits};
 use tokio_util::sync::CancellationToken;
 
 mod tar_reader;
@@ -192,10 +193,10 @@ impl Archive {
 
 /// The image in the list with this name, or the only image in the list.
 fn select_image<'a>(listed: &'a [ManifestEntry], reference: &str) -> Result<&'a ManifestEntry> {
-    let wanted = reference.parse::<Reference>().ok().map(|reference| reference.to_string());
+    let wanted = reference.parse::<ImageReference>().ok();
     let names = |image: &&ManifestEntry| {
         let mut tags = image.repo_tags.iter().flatten();
-        tags.any(|tag| tag.parse::<Reference>().ok().map(|tag| tag.to_string()) == wanted)
+        tags.any(|tag| tag.parse::<ImageReference>().ok() == wanted)
     };
     match (listed.iter().find(names), listed) {
         (Some(named), _) => Ok(named),

@@ -166,8 +166,14 @@ async fn running_task_keeps_its_device_across_daemon_restart() {
 async fn unknown_lease_is_rejected_as_recoverable() {
     let fixture = fixture_with_devices().await;
     let unknown = BTreeMap::from([("SWITCHYARD_LEASE_01234567".to_owned(), "01234567".repeat(4))]);
-    let kubelets =
-        fixture.pods().devices().lease(&["acme0".parse().unwrap()]).await.expect("it is free").token.to_string();
+    let kubelets = fixture
+        .pods()
+        .devices()
+        .lease(&["acme0".parse().unwrap()])
+        .await
+        .expect("it is free")
+        .token
+        .to_string();
     let kubelets = BTreeMap::from([(format!("SWITCHYARD_LEASE_{}", &kubelets[..8]), kubelets)]);
     let events =
         fixture.driver.task_events(call(nomad::TaskEventsRequest {})).await.expect("there is a session");

@@ -388,7 +388,7 @@ fn credentials_of_the_service_are_for_its_pull_alone() {
     // {"username":"u","password":"hunter2"}
     let registry_auth = "eyJ1c2VybmFtZSI6InUiLCJwYXNzd29yZCI6Imh1bnRlcjIifQ==";
     let options = Some(swarm::container_spec::PullOptions { registry_auth: registry_auth.into() });
-    let image = "r.test/a:1@sha256:0000".to_owned();
+    let image = format!("r.test/a:1@sha256:{}", "0".repeat(64));
     let made = planned(swarm::ContainerSpec { image, pull_options: options, ..container() });
     assert!(made.image.has_digest && matches!(made.image.credentials, Credentials::Basic { .. }));
     assert!(!format!("{made:?}").contains("hunter2"));

@@ -1,16 +1,24 @@
 //! Image references, normalised the way Docker and the kubelet do it.
 //!
-//! The grammar is that of the distribution project: `[registry/]repository[:tag][@digest]`. Without a
-//! registry it is `docker.io`, a repository with a single component there is below `library/`, and without
-//! tag and digest the tag is `latest`.
+//! ```text
+//! reference  := name [ ":" tag ] [ "@" digest ]         after the distribution project; at least the name
+//! name       := [ registry "/" ] repository             at most 255 characters when normalised
+//! registry   := host [ ":" port ]                       it has a dot, a colon or a capital, or is "localhost"
+//! host       := label { "." label } | "[" IPv6 "]"      label: letters, digits and inner dashes
+//! repository := component { "/" component }             component: a-z and 0-9, with separators between them
+//! separator  := "." | "_" | "__" | "-" { "-" }
+//! tag        := word { word | "." | "-" }               at most 128 characters; word: letters, digits and "_"
+//! digest     := "sha256:" 64 hex digits | "sha512:" 128 hex digits
+//! ```
+//!
+//! Without a registry it is `docker.io`, a repository with a single component there is below `library/`, and
+//! without tag and digest the tag is `latest`. 64 hexadecimal digits are the id of an image and no reference.
 
 use std::fmt;
 use std::str::FromStr;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::{Digest, Error, InvalidDigest, ReferenceField};
+use super::digest::{ImageDigest, InvalidDigest};
+use crate::error::Error;
 
 const DOCKER_HUB: &str = "docker.io";
 const DOCKER_HUB_OLD_NAME: &str = "index.docker.io";
@@ -25,14 +33,43 @@ const MAX_SHOWN: usize = 512;
 /// The normalised name of an image. It always has a tag or a digest, and may have both; then the digest
 /// decides.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Reference {
+pub struct ImageReference {
     registry: String,
     repository: String,
     tag: Option<String>,
-    digest: Option<Digest>,
+    digest: Option<ImageDigest>,
 }
 
-impl Reference {
+/// The part of an image reference that is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReferenceField {
+    /// The reference as a whole.
+    Name,
+    /// The host and port before the first slash.
+    Registry,
+    /// The path below the registry.
+    Repository,
+    /// The part after the colon.
+    Tag,
+    /// The part after the at sign.
+    Digest,
+}
+
+/// A text that is not an image reference.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("image reference {reference:?}: {field} {reason}")]
+pub struct InvalidReference {
+    /// The text, truncated if it is very long.
+    pub reference: String,
+    /// The part that is wrong.
+    pub field: ReferenceField,
+    /// What is wrong with it, to be read after the field's name.
+    pub reason: &'static str,
+}
+
+// === impl ImageReference ===
+
+impl ImageReference {
     /// The registry's name with its port, if the name has one: `docker.io`, `localhost:5000`. This is also
     /// the name of the directory below `certs.d`.
     #[must_use]
@@ -46,12 +83,11 @@ impl Reference {
         if self.registry == DOCKER_HUB { DOCKER_HUB_ENDPOINT } else { &self.registry }
     }
 
-    /// Returns whether `authority` (`host[:port]`) is the registry of this reference, under any of its names.
+    /// Returns whether `authority` (`host[:port]`) is the registry of this reference. All names of Docker Hub are one
+    /// registry.
     #[must_use]
     pub fn is_served_by(&self, authority: &str) -> bool {
-        let same = |name: &str| authority.eq_ignore_ascii_case(name);
-        same(&self.registry)
-            || (self.registry == DOCKER_HUB && (same(DOCKER_HUB_ENDPOINT) || same(DOCKER_HUB_OLD_NAME)))
+        authority.eq_ignore_ascii_case(&self.registry) || (is_hub(authority) && is_hub(&self.registry))
     }
 
     /// The path below the registry: `library/busybox`.
@@ -68,7 +104,7 @@ impl Reference {
 
     /// The digest that pins the image.
     #[must_use]
-    pub fn digest(&self) -> Option<&Digest> {
+    pub fn digest(&self) -> Option<&ImageDigest> {
         self.digest.as_ref()
     }
 
@@ -87,7 +123,7 @@ impl Reference {
     /// `name@digest`, the form of an entry of CRI's `repo_digests`, for the digest that the name was resolved
     /// to.
     #[must_use]
-    pub fn repo_digest(&self, digest: &Digest) -> String {
+    pub fn repo_digest(&self, digest: &ImageDigest) -> String {
         format!("{}@{digest}", self.name())
     }
 
@@ -103,19 +139,19 @@ impl Reference {
     }
 }
 
-impl fmt::Display for Reference {
+impl fmt::Display for ImageReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}{}", self.registry, self.repository, self.suffix())
     }
 }
 
-impl FromStr for Reference {
-    type Err = Error;
+impl FromStr for ImageReference {
+    type Err = InvalidReference;
 
     /// # Errors
-    /// [`Error::InvalidReference`] that names the part that is wrong.
-    fn from_str(text: &str) -> Result<Self, Error> {
-        parse(text).map_err(|(field, reason)| Error::InvalidReference {
+    /// The part that is wrong.
+    fn from_str(text: &str) -> Result<Self, InvalidReference> {
+        parse(text).map_err(|(field, reason)| InvalidReference {
             reference: text.chars().take(MAX_SHOWN).collect(),
             field,
             reason,
@@ -123,21 +159,31 @@ impl FromStr for Reference {
     }
 }
 
-impl Serialize for Reference {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+// === impl InvalidReference ===
+
+impl From<InvalidReference> for Error {
+    fn from(invalid: InvalidReference) -> Self {
+        Self::invalid("image", "is not an image reference").with_source(invalid)
     }
 }
 
-impl<'de> Deserialize<'de> for Reference {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+// === impl ReferenceField ===
+
+impl fmt::Display for ReferenceField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Name => "name",
+            Self::Registry => "registry",
+            Self::Repository => "repository",
+            Self::Tag => "tag",
+            Self::Digest => "digest",
+        })
     }
 }
 
 type Invalid = (ReferenceField, &'static str);
 
-fn parse(text: &str) -> Result<Reference, Invalid> {
+fn parse(text: &str) -> Result<ImageReference, Invalid> {
     if text.is_empty() {
         return Err((ReferenceField::Name, "is empty"));
     }
@@ -172,7 +218,14 @@ fn parse(text: &str) -> Result<Reference, Invalid> {
         (None, None) => Some(DEFAULT_TAG.to_owned()),
         (None, Some(_)) => None,
     };
-    Ok(Reference { registry: registry.to_owned(), repository, tag, digest })
+    Ok(ImageReference { registry: registry.to_owned(), repository, tag, digest })
+}
+
+/// Whether an authority is a name of Docker Hub.
+fn is_hub(authority: &str) -> bool {
+    [DOCKER_HUB, DOCKER_HUB_OLD_NAME, DOCKER_HUB_ENDPOINT]
+        .iter()
+        .any(|name| name.eq_ignore_ascii_case(authority))
 }
 
 /// The first component is a registry only if it cannot be the first component of a repository.
@@ -189,7 +242,7 @@ fn split_registry(name: &str) -> (&str, &str) {
     }
 }
 
-fn parse_digest(text: &str) -> Result<Digest, Invalid> {
+fn parse_digest(text: &str) -> Result<ImageDigest, Invalid> {
     text.parse().map_err(|error| {
         let reason = match error {
             InvalidDigest::NoAlgorithm => "has no algorithm; write it as sha256:<64 hex digits>",

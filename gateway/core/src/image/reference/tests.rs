@@ -8,15 +8,15 @@ const D: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61
 
 #[track_caller]
 fn check(text: &str, canonical: &str) {
-    let reference: Reference = text.parse().unwrap();
+    let reference: ImageReference = text.parse().unwrap();
     assert_eq!(reference.to_string(), canonical);
-    assert_eq!(canonical.parse::<Reference>().unwrap(), reference);
+    assert_eq!(canonical.parse::<ImageReference>().unwrap(), reference);
 }
 
 #[track_caller]
 fn check_invalid(text: &str, expected: ReferenceField) {
-    match text.parse::<Reference>() {
-        Err(Error::InvalidReference { field, .. }) => assert_eq!(field, expected, "{text}"),
+    match text.parse::<ImageReference>() {
+        Err(InvalidReference { field, .. }) => assert_eq!(field, expected, "{text}"),
         other => panic!("{text}: {other:?}"),
     }
 }
@@ -49,7 +49,7 @@ fn other_registries_are_kept() {
 fn digests_replace_the_default_tag_and_keep_a_given_one() {
     check(&format!("busybox@{D}"), &format!("docker.io/library/busybox@{D}"));
     check(&format!("a.b/c:t@{D}"), &format!("a.b/c:t@{D}"));
-    let both: Reference = format!("a.b/c:t@{D}").parse().unwrap();
+    let both: ImageReference = format!("a.b/c:t@{D}").parse().unwrap();
     assert_eq!(both.tag(), Some("t"));
     assert_eq!(both.digest().unwrap().to_string(), D);
     assert_eq!(both.repo_tag().unwrap(), "a.b/c:t");
@@ -58,13 +58,16 @@ fn digests_replace_the_default_tag_and_keep_a_given_one() {
 
 #[test]
 fn docker_hub_uses_its_registry_host() {
-    let hub: Reference = "busybox".parse().unwrap();
+    let hub: ImageReference = "busybox".parse().unwrap();
     assert_eq!((hub.registry(), hub.resolve_host()), ("docker.io", "registry-1.docker.io"));
     assert!(hub.is_served_by("registry-1.docker.io") && hub.is_served_by("docker.io"));
     assert!(!hub.is_served_by("mirror.example"));
-    let other: Reference = "quay.io/a/b".parse().unwrap();
+    let other: ImageReference = "quay.io/a/b".parse().unwrap();
     assert_eq!(other.resolve_host(), "quay.io");
     assert!(!other.is_served_by("registry-1.docker.io"));
+    let endpoint: ImageReference = "registry-1.docker.io/a/b".parse().unwrap();
+    assert!(endpoint.is_served_by("index.docker.io") && endpoint.is_served_by("Docker.IO"));
+    assert!(!endpoint.is_served_by("docker.io:5000") && !endpoint.is_served_by("a"));
 }
 
 #[test]
@@ -125,20 +128,20 @@ proptest! {
         if digest {
             text = format!("{text}@{D}");
         }
-        let reference: Reference = text.parse().unwrap();
+        let reference: ImageReference = text.parse().unwrap();
         prop_assert_eq!(reference.tag().is_some(), tag.is_some() || !digest);
-        prop_assert_eq!(&reference.to_string().parse::<Reference>().unwrap(), &reference);
+        prop_assert_eq!(&reference.to_string().parse::<ImageReference>().unwrap(), &reference);
     }
 
     #[test]
     fn garbage_never_panics_and_what_parses_is_stable(text in "[a-zA-Z0-9:/@.\\[\\]_ \u{e9}-]{0,40}") {
-        if let Ok(reference) = text.parse::<Reference>() {
-            prop_assert_eq!(&reference.to_string().parse::<Reference>().unwrap(), &reference);
+        if let Ok(reference) = text.parse::<ImageReference>() {
+            prop_assert_eq!(&reference.to_string().parse::<ImageReference>().unwrap(), &reference);
         }
     }
 
     #[test]
     fn any_string_is_parsed_or_rejected(text: String) {
-        let _ = text.parse::<Reference>();
+        let _ = text.parse::<ImageReference>();
     }
 }

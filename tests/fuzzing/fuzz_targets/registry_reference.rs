@@ -1,5 +1,0 @@
-//! Any bytes as the name of an image.
-
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| switchyard_registry::fuzzing::reference(data));
