@@ -1,11 +1,13 @@
-//! Compiles a C program that goes into the binary, for build scripts: static, since it runs where there are no libraries, and hardened.
+//! Compiles a C program that goes into the binary, for build scripts: static, since it runs where there are
+//! no libraries, and hardened.
 //!
-//! What the compiler has made of the flags is checked: by `hardened.h`, which is put before each source, and by a look at the program.
+//! What the compiler has made of the flags is checked: by `hardened.h`, which is put before each source,
+//! and by a look at the program.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// How our C programs are compiled and linked.
+/// Flags by which our C programs are compiled and linked.
 const FLAGS: [&str; 13] = [
     "-static-pie",
     "-fPIE",
@@ -47,7 +49,7 @@ pub(crate) fn compile(name: &str, sources: &[&str]) {
     }
 }
 
-/// What a program of ELF lacks of what it is linked with.
+/// Returns the first property that an ELF program lacks of those it is linked for.
 fn lack(program: &[u8]) -> Option<&'static str> {
     const DYN: u64 = 3;
     const GNU_STACK: u64 = 0x6474_e551;

@@ -108,7 +108,7 @@ pub(crate) struct SandboxRecord {
     pub(crate) handler: String,
     pub(crate) hostname: String,
     pub(crate) network: NetworkRecord,
-    /// Whether it has a UTS namespace of its own. Absent in older records, where a sandbox has one unless it
+    /// True if it has a UTS namespace of its own. Absent in older records, where a sandbox has one unless it
     /// uses the host's network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) own_uts: Option<bool>,
@@ -163,7 +163,8 @@ pub(crate) struct TaskRecord {
     pub(crate) tty: bool,
     /// The id of the boot in which it was created.
     pub(crate) boot: String,
-    /// The epoch of the run directory in which it was created. Absent in older records, and if it was not known.
+    /// The epoch of the run directory in which it was created. Absent in older records, and if it was not
+    /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) epoch: Option<String>,
     /// `linux.cgroupsPath` of the OCI runtime spec.
@@ -227,13 +228,13 @@ pub(crate) enum OutputRecord {
 pub(crate) struct ExitRecord {
     code: i32,
     at_ns: u64,
-    /// When it was started; `None` if it never ran.
+    /// Time of its start; `None` if it never ran.
     started_ns: Option<u64>,
     #[serde(default)]
     oom: bool,
     #[serde(default)]
     lost: bool,
-    /// Why its start failed, if it did.
+    /// The reason for which its start failed, if it did.
     #[serde(default)]
     start_failed: Option<String>,
 }
@@ -326,7 +327,7 @@ impl MetaRecord {
         &self.labels
     }
 
-    /// When the object was created.
+    /// Returns the time at which the object was created.
     pub(crate) fn created_at(&self) -> SystemTime {
         from_ns(self.created_at_ns)
     }
@@ -335,8 +336,8 @@ impl MetaRecord {
 // === impl SandboxRecord ===
 
 impl SandboxRecord {
-    /// Whether it has a namespace of this kind of its own, which is pinned. All code that creates, joins or
-    /// looks up its namespaces uses this.
+    /// Returns whether it has a namespace of this kind of its own, which is pinned. All code that creates,
+    /// joins or looks up its namespaces uses this.
     pub(crate) fn owns(&self, ns: Ns) -> bool {
         match ns {
             Ns::User => self.users.is_some(),
@@ -380,8 +381,8 @@ impl UsersRecord {
 // === impl TaskRecord ===
 
 impl TaskRecord {
-    /// What the cgroup path of each of its processes contains: the id of the task, or the whole path of a
-    /// cgroup that the client created.
+    /// Returns the text that the cgroup path of each of its processes contains: the id of the task, or the
+    /// whole path of a cgroup that the client created.
     pub(crate) fn cgroup_marker(&self, id: &str) -> String {
         if self.leaf { self.cgroups_path.clone() } else { id.to_owned() }
     }
@@ -399,8 +400,8 @@ impl TaskRecord {
         })
     }
 
-    /// Whether its standard input is closed when the first attached client detaches. Not with a terminal:
-    /// closing that would hang up, which terminates the task.
+    /// Returns whether its standard input is closed when the first attached client detaches. Not with a
+    /// terminal: closing that would hang up, which terminates the task.
     pub(crate) const fn stdin_ends_on_detach(&self) -> bool {
         self.stdin && self.stdin_once && !self.tty
     }
@@ -456,7 +457,7 @@ impl ExitRecord {
         (Exit { code: *code, finished_at: from_ns(*at_ns), cause }, started_ns.map(from_ns))
     }
 
-    /// Whether it says that the exit status is not known.
+    /// Returns whether it says that the exit status is not known.
     pub(crate) const fn is_lost(&self) -> bool {
         self.lost
     }

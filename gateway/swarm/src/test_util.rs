@@ -1,4 +1,4 @@
-//! What tests of several crates need: an executor that runs nothing, and the task of a service.
+//! Helpers of several crates' tests: an executor that runs nothing, and the task of a service.
 
 use std::sync::Arc;
 

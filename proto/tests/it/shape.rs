@@ -1,4 +1,4 @@
-//! How much memory a message takes is known before it is decoded.
+//! The memory that a message takes is known before it is decoded.
 
 use prost::Message;
 use swarm::assignment::Item;

@@ -14,7 +14,8 @@ const MOST_LINES_WITH_REASON: usize = 800;
 /// The beginning of the line of the header that gives the reason.
 const REASON: &str = "//! Longer than 500 lines because ";
 
-/// The files of the repository whose name ends with this, without build output, generated code and hidden directories.
+/// The files of the repository whose name ends with this, without build output, generated code and hidden
+/// directories.
 pub(super) fn files(endings: &[&str]) -> Vec<PathBuf> {
     fn walk(dir: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).expect("a directory of the repository can be read").flatten() {
@@ -59,7 +60,7 @@ fn long_files_give_a_reason_in_their_header() {
     );
 }
 
-/// Whether a file is short, or its header, the `//!` lines at its top, says why it is longer.
+/// Returns whether a file is short, or its header, the `//!` lines at its top, says why it is longer.
 fn has_allowed_length(text: &str) -> bool {
     let mut header = text.lines().take_while(|line| line.starts_with("//!"));
     let has_reason = header.any(|line| line.starts_with(REASON));

@@ -61,7 +61,7 @@ pub(super) struct DamagedRecord {
 #[derive(Debug, Clone)]
 pub(crate) struct ImageRecord {
     pub(crate) name: String,
-    /// What the name is as a reference; `None` if it is none.
+    /// The name as a reference; `None` if it cannot be parsed as one.
     pub(crate) reference: Option<ImageReference>,
     pub(crate) target: Digest,
     pub(crate) pinned: bool,

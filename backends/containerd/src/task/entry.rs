@@ -61,7 +61,7 @@ pub(super) struct ExitLocks {
     pub(super) report: tokio::sync::Mutex<()>,
 }
 
-/// What the logkeeper still has to write of a task's output.
+/// The part of a task's output that the logkeeper still has to write.
 #[derive(Debug)]
 enum OutputState {
     /// It may have to write more. The output FIFOs are held open: the kernel discards the content of a FIFO
@@ -126,7 +126,7 @@ impl TaskEntry {
         self.started().map_or(end, |started| end.max(started.at))
     }
 
-    /// Whether its process runs, as far as clients know: it was started, and its exit is not reported yet.
+    /// Returns whether clients may treat it as running: it was started, and its exit is not reported yet.
     pub(crate) fn runs(&self) -> bool {
         self.lifecycle.lock().runs()
     }
@@ -137,13 +137,13 @@ impl TaskEntry {
         lifecycle.start().filter(|_| lifecycle.runs()).map(|known| known.start)
     }
 
-    /// Whether containerd may have a process of this task: one was launched and has not been cleaned up,
-    /// though it may have exited.
+    /// Returns whether containerd may have a process of this task: one was launched and has not been
+    /// cleaned up, though it may have exited.
     pub(crate) fn may_have_process(&self) -> bool {
         self.lifecycle.lock().may_have_process()
     }
 
-    /// Whether an earlier process of this task, which is not started, has been ended.
+    /// Returns whether an earlier process of this task, which is not started, has been ended.
     pub(super) fn process_ended_before(&self) -> bool {
         self.lifecycle.lock().process_ended_before()
     }
@@ -173,7 +173,7 @@ impl TaskEntry {
         self.lifecycle.lock().oom()
     }
 
-    /// Whether this daemon sent SIGKILL to its process, of which no exit is known.
+    /// Returns whether this daemon sent SIGKILL to its process, of which no exit is known.
     pub(super) fn was_killed(&self) -> bool {
         self.lifecycle.lock().was_killed()
     }
@@ -241,8 +241,8 @@ impl TaskEntry {
         self.process().map_or(Sent::Refused, |process| process.signal(signal))
     }
 
-    /// Whether its output goes through the logkeeper. A task without a log is started without it, and without
-    /// output FIFOs, while the logkeeper is down.
+    /// Returns whether its output goes through the logkeeper. A task without a log is started without it, and
+    /// without output FIFOs, while the logkeeper is down.
     pub(crate) fn uses_logkeeper(&self) -> bool {
         let is_live = match self.record().output {
             OutputRecord::Log(_) => return true,
@@ -267,7 +267,8 @@ impl TaskEntry {
         *self.output.lock() = OutputState::Open { _hold: Some(hold) };
     }
 
-    /// Whether its output FIFOs are held open: a start has come so far, and the logkeeper may have its log open.
+    /// Returns whether its output FIFOs are held open: a start has come so far, and the logkeeper may have
+    /// its log open.
     pub(super) fn holds_output(&self) -> bool {
         matches!(*self.output.lock(), OutputState::Open { _hold: Some(_) })
     }
@@ -277,7 +278,8 @@ impl TaskEntry {
         *self.output.lock() = OutputState::Finished;
     }
 
-    /// Whether the logkeeper has written the rest of its output, or has given it up, and has closed its FIFOs.
+    /// Returns whether the logkeeper has written the rest of its output, or has given it up, and has closed
+    /// its FIFOs.
     pub(super) fn is_output_finished(&self) -> bool {
         matches!(*self.output.lock(), OutputState::Finished)
     }

@@ -40,7 +40,7 @@ pub(super) enum TaskLifecycle {
     Exited(Exited),
 }
 
-/// What is known of a task before its start has succeeded.
+/// The state of a task before its start has succeeded.
 #[derive(Debug, Default)]
 pub(super) struct Unstarted {
     /// An earlier process of it has been ended, after which containerd may not have cleaned up yet.
@@ -71,8 +71,8 @@ pub(super) struct Running {
 pub(super) struct Exited {
     /// Its start; `None` if that failed or is not known.
     start: Option<KnownStart>,
-    /// How it exited: as it was first observed, or as it is persisted, which takes precedence. The two can
-    /// differ if another observer persisted an exit of its own first.
+    /// The exit as it was first observed, or as it is persisted, which takes precedence. The two can differ
+    /// if another observer persisted an exit of its own first.
     exit: Exit,
     /// The exit is persisted in the container object.
     persisted: bool,
@@ -81,7 +81,7 @@ pub(super) struct Exited {
     remains: Remains,
 }
 
-/// What exists of the process of a task that has exited.
+/// The remains of the process of a task that has exited.
 #[derive(Debug)]
 enum Remains {
     /// containerd may have it. With a handle if one was opened.
@@ -89,7 +89,7 @@ enum Remains {
     Nothing,
 }
 
-/// What is held for a process that was created and has not exited.
+/// The monitors of a process that was created and has not exited.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     /// A handle of the main process; `None` where that is not a process of this node.
@@ -107,7 +107,7 @@ pub(super) struct KnownStart {
     pub(super) since: Instant,
 }
 
-/// What happens to a task.
+/// An event in the life of a task.
 #[derive(Debug)]
 pub(crate) enum LifecycleEvent {
     /// A start begins: containerd may have a process from now on.
@@ -161,7 +161,7 @@ impl TaskLifecycle {
         }
     }
 
-    /// Whether clients may treat it as running: it was started, and its exit is not reported.
+    /// Returns whether clients may treat it as running: it was started, and its exit is not reported.
     pub(super) fn runs(&self) -> bool {
         match self {
             Self::Created(_) | Self::Launching(_) => false,
@@ -170,7 +170,7 @@ impl TaskLifecycle {
         }
     }
 
-    /// Whether containerd may have a process of it, though that may have exited.
+    /// Returns whether containerd may have a process of it, though that may have exited.
     pub(super) fn may_have_process(&self) -> bool {
         match self {
             Self::Created(_) => false,
@@ -180,7 +180,7 @@ impl TaskLifecycle {
         }
     }
 
-    /// Whether an earlier process of a task that is not started has been ended.
+    /// Returns whether an earlier process of a task that is not started has been ended.
     pub(super) fn process_ended_before(&self) -> bool {
         match self {
             Self::Created(state) => state.process_ended,
@@ -208,7 +208,7 @@ impl TaskLifecycle {
         self.watched()?.oom.clone()
     }
 
-    /// Whether this daemon sent SIGKILL to its process, of which no exit is known.
+    /// Returns whether this daemon sent SIGKILL to its process, of which no exit is known.
     pub(super) fn was_killed(&self) -> bool {
         self.watched().is_some_and(|watched| watched.killed)
     }

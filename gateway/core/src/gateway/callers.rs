@@ -1,4 +1,4 @@
-//! Whether the callers of an operation still wait for it.
+//! The callers of an operation, and whether they still wait for it.
 
 use tokio_util::sync::CancellationToken;
 
@@ -6,8 +6,8 @@ use crate::backend::Withdrawal;
 use crate::error::Result;
 use crate::waiters::Waiters;
 
-/// Tells an operation when all its callers have gone away. Once the gateway shuts down they count as present:
-/// it is the shutdown that cuts them off, and the next daemon has to find what they asked for.
+/// Notifies an operation when all its callers have gone away. Once the gateway shuts down they count as
+/// present: the shutdown disconnects them, and the next daemon has to find what they requested.
 #[derive(Debug, Clone)]
 pub struct Callers {
     waiters: Waiters,
@@ -20,7 +20,7 @@ impl Callers {
         Self { waiters, shutdown }
     }
 
-    /// Whether all have gone away.
+    /// Returns whether all have gone away.
     #[must_use]
     pub fn are_gone(&self) -> bool {
         self.waiters.are_gone() && !self.shutdown.is_cancelled()

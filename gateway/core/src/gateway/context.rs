@@ -1,4 +1,4 @@
-//! What all components of the gateway share, and what they ask of it.
+//! State and methods that all components of the gateway share.
 
 use std::fmt;
 use std::future::Future;
@@ -20,8 +20,8 @@ use crate::table::{Table, no_sandbox, sandbox_not_ready};
 use crate::trace;
 use crate::waiters::Waiters;
 
-/// The backend, the table, and the life of the gateway. A component reaches what other components own through their
-/// methods alone.
+/// The backend, the table, and the life of the gateway. A component reaches what other components own
+/// through their methods alone.
 pub(super) struct Context {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) table: Table,
@@ -74,7 +74,7 @@ impl Context {
         let _ = self.recovered.subscribe().wait_for(|recovered| *recovered).await;
     }
 
-    /// Whether requests are served.
+    /// Returns whether requests are served.
     pub(super) fn is_recovered(&self) -> bool {
         *self.recovered.borrow()
     }
@@ -108,7 +108,7 @@ impl Context {
             .unwrap_or_else(|fault| Err(Error::internal(format!("{what} broke off")).with_source(fault)))
     }
 
-    /// Whether tasks can be created and started in a sandbox.
+    /// Checks that tasks can be created and started in a sandbox.
     pub(super) fn check_ready(&self, id: SandboxId) -> Result<()> {
         match self.table.sandbox(id) {
             Some(sandbox) if sandbox.state.is_ready() => Ok(()),

@@ -33,7 +33,7 @@ use views::DeviceViews;
 pub struct Leased {
     /// The token with which a task is created: see [`TaskSpec::leases`](crate::spec::TaskSpec::leases).
     pub token: LeaseToken,
-    /// What a task created with it gets.
+    /// The environment, nodes and mounts that a task created with it gets.
     pub reservation: Reservation,
 }
 
@@ -71,7 +71,7 @@ impl DeviceLeases {
         }
     }
 
-    /// Whether the leases of before the restart are known, so that devices can be leased.
+    /// Returns whether the leases of before the restart are known, so that devices can be leased.
     #[must_use]
     pub fn is_recovered(&self) -> bool {
         self.claims.ledger().devices.is_recovered()
@@ -143,8 +143,8 @@ impl DeviceLeases {
         Ok(())
     }
 
-    /// Whether a sandbox has tasks and all of them have exited: while its orchestrator is unavailable,
-    /// nothing stops such a sandbox.
+    /// Returns whether a sandbox has tasks and all of them have exited: while its orchestrator is
+    /// unavailable, nothing stops such a sandbox.
     fn has_ended(&self, sandbox: SandboxId) -> bool {
         let tasks = self.context.table.tasks_of(sandbox);
         !tasks.is_empty() && tasks.iter().all(|task| matches!(task.state, TaskState::Exited { .. }))

@@ -22,16 +22,16 @@ mod drain;
 
 use bounds::{CommandCounts, OutputBudget, OutputCharge};
 
-/// How much of each stream [`ScopedCommands::exec_sync`] keeps; the rest is read and discarded.
+/// Bytes of each stream that [`ScopedCommands::exec_sync`] keeps; the rest is read and discarded.
 pub(crate) const OUTPUT_LIMIT: usize = 16 << 20;
 
-/// How long a start may take, with its wait for a place at the backend.
+/// Limit for a start, with its wait for a place at the backend.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a killed process may take to exit.
+/// Limit for a killed process to exit.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which part of each output stream of a command is kept; the rest is read and discarded.
+/// The part of each output stream of a command that is kept; the rest is read and discarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Retain {
     /// The first bytes, at most this many.
@@ -140,7 +140,8 @@ impl<'s> ScopedCommands<'s> {
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if the task does not run; `ResourceExhausted` if too many commands
-    /// run in it; `Unavailable` if it was not started in time, which says nothing about the command; those of [`ExecBackend::exec`](crate::backend::ExecBackend::exec).
+    /// run in it; `Unavailable` if it was not started in time, which says nothing about the command; those
+    /// of [`ExecBackend::exec`](crate::backend::ExecBackend::exec).
     pub async fn exec(self, id: &str, spec: &ExecSpec) -> Result<ExecProcess> {
         if spec.command.is_empty() {
             return Err(Error::invalid("cmd", "a command is needed"));
@@ -156,26 +157,27 @@ impl<'s> ScopedCommands<'s> {
         self.access.context().task_subject(task.id).with_argument(program)
     }
 
-    /// Runs a command in a running task to its end, and keeps the first 16 MiB of each stream. `timeout` counts
-    /// from its start, which has a deadline of its own, to its exit; `None` waits for ever. The end of the output is
-    /// awaited for [`ExecSpec::drain`] after the exit, also beyond the timeout.
+    /// Runs a command in a running task to its end, and keeps the first 16 MiB of each stream. `timeout`
+    /// counts from its start, which has a deadline of its own, to its exit; `None` waits for ever. The end
+    /// of the output is awaited for [`ExecSpec::drain`] after the exit, also beyond the timeout.
     /// Cancel-safe: the process is killed.
     ///
     /// # Errors
-    /// Those of [`ScopedCommands::exec`]; `DeadlineExceeded` with [`Reason::CommandTimeout`] if it did not exit in time:
-    /// it has been killed; `FailedPrecondition` with its exit code if it has exited, and a child of it kept the output
-    /// open; `ResourceExhausted` if its output exceeds what the node can collect now: it has been killed.
+    /// Those of [`ScopedCommands::exec`]; `DeadlineExceeded` with [`Reason::CommandTimeout`] if it did not
+    /// exit in time: it has been killed; `FailedPrecondition` with its exit code if it has exited, and a
+    /// child of it kept the output open; `ResourceExhausted` if its output exceeds what the node can
+    /// collect now: it has been killed.
     pub async fn exec_sync(self, id: &str, spec: &ExecSpec, timeout: Option<Duration>) -> Result<ExecOutput> {
         self.exec_collected(id, spec, timeout, Retain::First(OUTPUT_LIMIT)).await
     }
 
-    /// As [`ScopedCommands::exec_sync`], but keeps only the last `bytes` bytes of each stream, and cuts off output
-    /// that children keep open after the exit; that is not an error. Children that go on writing are cut off when
-    /// the timeout is over too.
+    /// As [`ScopedCommands::exec_sync`], but keeps only the last `bytes` bytes of each stream, and cuts off
+    /// output that children keep open after the exit; that is not an error. Children that continue to write
+    /// are cut off when the timeout is over too.
     ///
     /// # Errors
-    /// Those of [`ScopedCommands::exec_sync`], apart from that for output that is kept open; `Unavailable` if the runtime does not
-    /// close it.
+    /// Those of [`ScopedCommands::exec_sync`], apart from that for output that is kept open; `Unavailable`
+    /// if the runtime does not close it.
     pub async fn exec_tail(
         self,
         id: &str,
@@ -280,7 +282,7 @@ async fn kill(control: &dyn ExecControl) -> Result<()> {
     }
 }
 
-/// What has been read of a stream. Its share of the budget is released together with the answer.
+/// The bytes that have been read of a stream. Its share of the budget is released together with the answer.
 struct Collected<'a> {
     bytes: BytesMut,
     _charge: OutputCharge<'a>,

@@ -21,7 +21,7 @@ pub use pull_counts::PullsByResult;
 use in_creation::{CreationGuard, ImagesInCreation};
 use pull_counts::PullCounts;
 
-/// Which images tasks use, and the counts of pulls. The images themselves are the backend's.
+/// The use of images by tasks, and the counts of pulls. The images themselves are the backend's.
 #[derive(Debug)]
 pub struct Images {
     context: Arc<Context>,
@@ -56,14 +56,14 @@ impl Images {
         self.pull_counts.current()
     }
 
-    /// Marks the images of a task as used, until it is in the table or is not created: to be called before the
-    /// backend looks them up.
+    /// Marks the images of a task as used, until it is in the table or is not created: to be called before
+    /// the backend looks them up.
     pub(super) fn use_in_creation(&self, id: TaskId, spec: &TaskSpec) -> CreationGuard<'_> {
         self.in_creation.add(id, spec)
     }
 
-    /// Whether tasks of other owners than this one were created from this image or have it as a volume, or are being created
-    /// from a reference for which `is_named` is true.
+    /// Returns whether tasks of other owners than this one were created from this image or have it as a
+    /// volume, or are being created from a reference for which `is_named` is true.
     fn used_by_others(&self, owner: Owner, image: &ImageId, is_named: &dyn Fn(&str) -> bool) -> bool {
         // First: a task that is created meanwhile is in the table before it stops being in creation.
         if self.in_creation.used_by_others(owner, is_named) {

@@ -8,42 +8,42 @@ use crate::backoff::Backoff;
 use crate::ledger::Overcommit;
 use crate::spec::Reserved;
 
-/// How many sandboxes and tasks of one owner are started at a time for each processor, by default.
+/// Concurrent starts of sandboxes and tasks of one owner for each processor, by default.
 const STARTS_PER_PROCESSOR: usize = 4;
 
 /// Timeouts for operations that should be quick, and limits on concurrent work.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// How long a task may take to exit after SIGKILL.
+    /// Limit for a task to exit after SIGKILL.
     pub kill: Duration,
-    /// How long an unavailable backend is waited for before waiting for the exit of a killed task is
+    /// Time for which an unavailable backend is waited for before waiting for the exit of a killed task is
     /// abandoned.
     pub outage: Duration,
     /// First interval between retries while the backend is unavailable.
     pub retry_min: Duration,
     /// Longest interval between such retries.
     pub retry_max: Duration,
-    /// How many bytes of output are collected at a time, of all commands together: at most a quarter of it of one task, and
-    /// an eighth belongs to each owner alone.
+    /// Bytes of output that are collected at a time, of all commands together: at most a quarter of it of
+    /// one task, and an eighth belongs to each owner alone.
     pub exec_output_bytes: usize,
-    /// How many commands may run in one task at a time.
+    /// Maximum number of concurrent commands in one task.
     pub exec_per_task: usize,
-    /// How many sandboxes and tasks of one owner are started at a time; further starts wait.
+    /// Maximum number of sandboxes and tasks of one owner that are started at a time; further starts wait.
     pub starts_per_owner: usize,
-    /// How long an unused device lease is protected from other owners.
+    /// Time for which an unused device lease is protected from other owners.
     pub lease: Duration,
-    /// How long devices are reserved for their owner after the sandbox that had them has stopped: it may be
-    /// restarted.
+    /// Time for which devices are reserved for their owner after the sandbox that had them has stopped: it
+    /// may be restarted.
     pub restart_grace: Duration,
-    /// What happens to a task that directly names a device that another holder has.
+    /// Treatment of a task that directly names a device that another holder has.
     pub named_devices: NamedDevices,
     /// All processors and memory of the node; `None` if not known.
     pub capacity: Option<Reserved>,
-    /// What happens to a task that reserves more than is left of that.
+    /// Treatment of a task that reserves more than is left of that.
     pub overcommit: Overcommit,
 }
 
-/// What happens to a task that names a device of the node directly, by a path or a CDI name, while another
+/// Treatment of a task that names a device of the node directly, by a path or a CDI name, while another
 /// holder has that device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NamedDevices {

@@ -135,7 +135,7 @@ impl Scope {
         self.parts.context.table.events().subscribe(Some(self.owner()))
     }
 
-    /// Whether requests are served, that is, whether recovery has finished.
+    /// Returns whether requests are served, that is, whether recovery has finished.
     #[must_use]
     pub fn is_recovered(&self) -> bool {
         self.parts.context.is_recovered()

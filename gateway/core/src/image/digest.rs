@@ -19,7 +19,7 @@ pub struct ImageDigest {
     hex: String,
 }
 
-/// Why a text is not a digest.
+/// Reason why a text is not a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidDigest {
     /// There is no colon between algorithm and hash.

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::id::{InvalidSlotId, LeaseToken, Owner, SandboxId, SlotId};
 use crate::spec::{CpuSet, HostPort, Reserved};
 
-/// What is said of a slot that the node does not have, after its id.
+/// The text after the id of a slot that the node does not have.
 const NOT_ON_THIS_NODE: &str =
     "is not on this node, or not any more: does a group of devices.groups name it?";
 

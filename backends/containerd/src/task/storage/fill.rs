@@ -27,7 +27,7 @@ struct EmptyVolume {
     path: PathBuf,
     /// The directory that is filled. It need not exist yet.
     dir: PathBuf,
-    /// Whether it outlives its task, so that its content has to be on disk.
+    /// True if it outlives its task, so that its content has to be on disk.
     is_lasting: bool,
 }
 
@@ -122,7 +122,8 @@ pub(crate) fn declared(image: &str, paths: &[PathBuf], most: usize) -> Result<De
     Ok(declared)
 }
 
-/// Whether a path is the root, or at or below a directory where the container has a kernel file system.
+/// Returns whether a path is the root, or at or below a directory where the container has a kernel file
+/// system.
 fn is_the_kernels(path: &Path) -> bool {
     path == Path::new("/") || ["/proc", "/sys", "/dev"].iter().any(|dir| path.starts_with(dir))
 }

@@ -114,7 +114,7 @@ struct StagePlace<'a> {
     stage: &'a Path,
     /// The name of the mount in it.
     name: String,
-    /// Whether the sandbox has a user namespace.
+    /// True if the sandbox has a user namespace.
     has_users: bool,
 }
 

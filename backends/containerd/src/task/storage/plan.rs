@@ -1,4 +1,4 @@
-//! What a new task needs on disk.
+//! The plan of a new task's storage: its image, mounts, volumes and limits.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use switchyard_runtime_spec::{ImageVolume, ResolvedMount, Staging};
 use crate::image::RunnableImage;
 use crate::record::StagedRecord;
 
-/// What a new task needs on disk.
+/// The storage that a new task needs.
 pub(crate) struct StoragePlan {
     pub(crate) image: RunnableImage,
     /// The mounts that it requests, in the order of the request.
@@ -48,7 +48,7 @@ impl StoragePlan {
         Ok(plan)
     }
 
-    /// What is mounted in the staging directory for the runtime, in the order in which it is mounted.
+    /// Returns the mounts in the staging directory for the runtime, in the order in which they are mounted.
     pub(crate) fn staged(&self, task: TaskId) -> Vec<StagedRecord> {
         let sources = self.mounts.iter().map(|mount| &mount.source);
         let sources = sources.chain(self.volumes.iter().map(|volume| &volume.source));

@@ -31,8 +31,8 @@ use crate::task::TaskEntry;
 use crate::task::storage::Storage;
 use crate::task::storage::plan::StoragePlan;
 
-/// How long a file system may take for a quota call; one that joins a volume with files to a project walks
-/// the whole volume.
+/// Limit for a quota call of a file system; one that joins a volume with files to a project walks the whole
+/// volume.
 const FS_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Storage {

@@ -8,7 +8,7 @@ use crate::object::{Sandbox, Task};
 use crate::spec::{ComputeClaim, Reserved, Resources};
 use crate::state::TaskState;
 
-/// Who claims: the owner and the sandbox of the task.
+/// The holder of a claim: the owner and the sandbox of the task.
 type Claimant = (Owner, SandboxId);
 
 impl Claims {
@@ -116,7 +116,7 @@ pub(super) fn recovered_holder(task: &Task, sandbox: &Sandbox) -> ComputeHolder 
     }
 }
 
-/// Whether the reservation of a task in this state counts.
+/// Returns whether the reservation of a task in this state counts.
 const fn holds_compute(state: &TaskState) -> bool {
     match state {
         TaskState::Created

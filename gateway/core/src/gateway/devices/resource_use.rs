@@ -1,4 +1,4 @@
-//! Which resources of devices an owner uses: a kubelet that starts is registered with these first.
+//! The resources of devices that an owner uses: a kubelet that starts is registered with these first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use crate::ledger::{Devices, LeaseState};
 use crate::object::{Sandbox, Task};
 use crate::state::SandboxState;
 
-/// How a resource is used. The variants are ordered by urgency for the orchestrator, most urgent first.
+/// The use of a resource. The variants are ordered by urgency for the orchestrator, most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResourceUse {
-    /// A device of it is leased, or was assigned to a task of which no attempt runs: its orchestrator may be about to
-    /// start one.
+    /// A device of it is leased, or was assigned to a task of which no attempt runs: its orchestrator may
+    /// be about to start one.
     Waiting,
-    /// A device of it was assigned to a task that has ended, but nothing indicates that it is started again: another
-    /// attempt runs, or all sandboxes of its group are stopped.
+    /// A device of it was assigned to a task that has ended, but nothing indicates that it is started
+    /// again: another attempt runs, or all sandboxes of its group are stopped.
     Ended,
     /// Every task with a device of it runs, and none is a further attempt.
     Running,
@@ -41,8 +41,8 @@ enum Group<'a> {
     Single(SandboxId),
 }
 
-/// How an owner with these objects uses resources. Tasks in the sandboxes of one group are attempts of one task if they
-/// have the same value of `task_label`.
+/// Returns the use of each resource by an owner with these objects. Tasks in the sandboxes of one group are
+/// attempts of one task if they have the same value of `task_label`.
 pub(super) fn resources_in_use(
     devices: &Devices,
     owner: Owner,
@@ -112,7 +112,7 @@ fn slots_of_tasks<'a>(
 // === impl Attempts ===
 
 impl Attempts<'_> {
-    /// How the task uses its slots. `live`: a sandbox of its group is not stopped.
+    /// Returns the use of its slots by the task. `live`: a sandbox of its group is not stopped.
     ///
     /// Times do not matter: at most one attempt runs, and it is the newest one unless the clock was set back.
     const fn task_use(&self, live: bool) -> ResourceUse {

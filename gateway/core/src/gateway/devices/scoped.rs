@@ -63,9 +63,9 @@ impl<'s> ScopedDevices<'s> {
         self.access.context().run_detached(what, work).await
     }
 
-    /// What a task with this lease would get, with the devices as they are now; `None` if the token is not
-    /// (or no longer) a lease of this owner. For an orchestrator that has lost the answer of [`ScopedDevices::lease`]
-    /// but still has the token.
+    /// Returns the reservation of a task with this lease, with the devices as they are now; `None` if the
+    /// token is not (or no longer) a lease of this owner. For an orchestrator that has lost the answer of
+    /// [`ScopedDevices::lease`] but still has the token.
     ///
     /// # Errors
     /// `Unavailable` before recovery and before the hardware was scanned; `FailedPrecondition` for a device

@@ -14,7 +14,7 @@ use crate::device::{Inventories, Inventory};
 use crate::id::Owner;
 use crate::ledger::View;
 
-/// How long the views of other owners wait for a new lease to be on disk.
+/// Limit for the views of other owners to wait until a new lease is on disk.
 const VIEWS_WAIT: Duration = Duration::from_millis(5);
 
 /// The view of the devices of each owner that has a subscriber. The views of others are not built: they copy
@@ -60,7 +60,7 @@ impl DeviceViews {
 
     pub(super) fn subscribe(&self, owner: Owner) -> Inventories {
         let mut views = self.by_owner.lock();
-        // A view that nobody has followed may be old, so it is built anew. If one is being published right
+        // A view that nobody has followed may be old, so it is built again. If one is being published right
         // now, the new follower may see that one first.
         views.retain(|_, view| view.receiver_count() > 0);
         let view = views.entry(owner).or_insert_with(|| watch::Sender::new(None)).subscribe();

@@ -12,15 +12,17 @@ use tokio::time::timeout;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{Owner, TaskId};
 
-/// How much of each stream is held without a share of the budget, in bytes: as much as the answers of most probes, so that
-/// no command with much output makes them fail.
+/// Bytes of each stream that are held without a share of the budget: as much as the answers of most probes,
+/// so that no command with much output makes them fail.
 const UNCOUNTED: usize = 16 << 10;
 
-/// The part of the budget that one task has at most, and the part that belongs to each owner alone, as divisors.
+/// The part of the budget that one task has at most, and the part that belongs to each owner alone, as
+/// divisors.
 const TASK_PART: usize = 4;
 const OWNER_PART: usize = 8;
 
-/// How long a command waits for the place of one that has ended: its process is deleted behind its answer.
+/// Limit for a command to wait for the place of one that has ended, whose process is deleted after its
+/// answer.
 const PLACE_WAIT: Duration = Duration::from_secs(1);
 
 /// The number of commands that run in each task, with those that could not be ended yet.
@@ -41,12 +43,12 @@ pub(super) struct CommandPermit {
     task: TaskId,
 }
 
-/// The output that is held for callers, in bytes. A task has at most a part of it, and each owner a part that no other owner
-/// can use (ADR 66).
+/// The output that is held for callers, in bytes. A task has at most a part of it, and each owner a part
+/// that no other owner can use (ADR 66).
 #[derive(Debug, Default)]
 pub(super) struct OutputBudget(Mutex<HeldOutput>);
 
-/// Who holds how many bytes.
+/// The bytes that each task and owner holds.
 #[derive(Debug, Default)]
 struct HeldOutput {
     owners: BTreeMap<Owner, usize>,
@@ -124,7 +126,7 @@ impl OutputBudget {
 // === impl HeldOutput ===
 
 impl HeldOutput {
-    /// Why so many bytes more of a task would be too many; `None` if they are not. Pure.
+    /// Returns the reason why so many bytes more of a task would be too many; `None` if they are not. Pure.
     fn refusal(&self, owner: Owner, task: TaskId, more: usize, limit: usize) -> Option<String> {
         let of_task = self.tasks.get(&task).copied().unwrap_or_default().saturating_add(more);
         let task_limit = limit / TASK_PART;
@@ -147,7 +149,7 @@ impl HeldOutput {
         None
     }
 
-    /// Counts bytes of a task anew.
+    /// Replaces the counted bytes of a task.
     fn replace(&mut self, owner: Owner, task: TaskId, before: usize, after: usize) {
         let of_owner = self.owners.entry(owner).or_default();
         *of_owner = of_owner.saturating_sub(before).saturating_add(after);
@@ -165,7 +167,8 @@ impl OutputCharge<'_> {
     /// Changes the charge to a stream of which `bytes` bytes are held.
     ///
     /// # Errors
-    /// `ResourceExhausted` if that exceeds what the task, its owner or all together may hold; then nothing has changed.
+    /// `ResourceExhausted` if that exceeds what the task, its owner or all together may hold; then nothing
+    /// has changed.
     pub(super) fn resize(&mut self, bytes: usize) -> Result<()> {
         let counted = bytes.saturating_sub(UNCOUNTED);
         let mut held = self.budget.0.lock();

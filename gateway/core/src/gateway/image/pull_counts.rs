@@ -1,4 +1,4 @@
-//! How many image pulls have ended, and how.
+//! Counts of ended image pulls, by result.
 
 use std::collections::BTreeMap;
 

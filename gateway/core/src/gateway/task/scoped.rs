@@ -67,7 +67,8 @@ impl<'s> ScopedTasks<'s> {
         self.access.running_task(id)
     }
 
-    /// Creates a task in a ready sandbox. Idempotent by name, as [`ScopedSandboxes::create`](crate::gateway::ScopedSandboxes::create). Cancel-safe.
+    /// Creates a task in a ready sandbox. Idempotent by name, as
+    /// [`ScopedSandboxes::create`](crate::gateway::ScopedSandboxes::create). Cancel-safe.
     ///
     /// # Errors
     /// `NotFound` if the sandbox or the image does not exist; `FailedPrecondition` if the sandbox is not
@@ -295,8 +296,8 @@ impl<'s> ScopedTasks<'s> {
         self.access.context().backend.inspect_task(id).await
     }
 
-    /// As [`ScopedTasks::inspect`], for somebody who is then shown what the task may keep secret: an operation, so
-    /// that it is recorded.
+    /// As [`ScopedTasks::inspect`], for somebody who is then shown what the task may keep secret: an
+    /// operation, so that it is recorded.
     ///
     /// # Errors
     /// Those of [`ScopedTasks::inspect`].
@@ -315,7 +316,7 @@ impl<'s> ScopedTasks<'s> {
             .collect())
     }
 
-    /// Whether a task can be created in this sandbox now.
+    /// Checks that a task can be created in this sandbox now.
     fn check_admission(self, sandbox: SandboxId, pid: PidMode) -> Result<()> {
         self.access.context().check_ready(sandbox)?;
         let PidMode::Target(target) = pid else { return Ok(()) };
