@@ -139,19 +139,7 @@ fn bundle_has_all_parts_and_no_secret() {
             token.display().to_string()
         )
     });
-    let credentials = Access::Basic { user: "user".into(), password: SECRET.into() };
-    let registry = switchyard_tests::registry::Registry::start_behind_proxy(credentials);
-    registry.push("private/busybox:latest", &busybox().build());
-    let auth = cri::AuthConfig { username: "user".into(), password: SECRET.into(), ..Default::default() };
-    let reference = registry.reference("private/busybox:latest");
-    node.cri().pull(&reference, Some(auth)).expect("the password is right");
-    let wrong =
-        cri::AuthConfig { username: "user".into(), password: format!("{SECRET}x"), ..Default::default() };
-    node.cri().pull(&registry.reference("private/other:latest"), Some(wrong)).expect_err("it is wrong");
-    let pod = node.pod("bundled");
-    let mut config = node.container("main", &["sh", "-c", "exec sleep 1000"]);
-    config.envs.push(cri::KeyValue { key: "PASSWORD".into(), value: SECRET.into() });
-    let _container = pod.start(&config);
+    use_secrets(&node);
 
     let archive = node.root().path().join("bundle.tar.gz");
     let path = archive.to_str().expect("the path is ASCII");
@@ -173,16 +161,7 @@ fn bundle_has_all_parts_and_no_secret() {
     assert!(part("/config-in-force.toml").contains("LICENCE = \"[redacted]\""));
     assert!(part("logs/switchyard.log").contains("bundled") || !part("logs/switchyard.log").is_empty());
     assert!(part("/events.jsonl").contains("\"sandbox_"), "{}", part("/events.jsonl"));
-    // Without a file it reads the one that the running daemon was started with.
-    let unnamed = node.root().path().join("unnamed.tar.gz");
-    let mut command = Command::new(binary());
-    command.args(["support-bundle", "--output-file"]).arg(&unnamed);
-    command.env("SWITCHYARD_ADMIN_SOCKET", node.root().run().join("admin.sock"));
-    let done = command.output().expect("it can be run");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let files = unpacked(node.root(), &unnamed).into_iter().find(|(name, _)| name == "/config-files.toml");
-    let (_, text) = files.expect("it has the files");
-    assert!(text.contains(&node.root().state().display().to_string()), "{text}");
+    assert_bundle_has_the_files_of_the_daemon(&node);
     // It overwrites nothing.
     assert_eq!(call(node.root(), &["support-bundle", "--output-file", path]).status.code(), Some(1));
 
@@ -194,4 +173,34 @@ fn bundle_has_all_parts_and_no_secret() {
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(text.contains("missing: status.json") && !text.contains("missing: doctor.json"), "{text}");
     node.daemon().restart();
+}
+
+/// Without a file, the command reads the one that the running daemon was started with.
+fn assert_bundle_has_the_files_of_the_daemon(node: &TestNode) {
+    let unnamed = node.root().path().join("unnamed.tar.gz");
+    let mut command = Command::new(binary());
+    command.args(["support-bundle", "--output-file"]).arg(&unnamed);
+    command.env("SWITCHYARD_ADMIN_SOCKET", node.root().run().join("admin.sock"));
+    let done = command.output().expect("it can be run");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let files = unpacked(node.root(), &unnamed).into_iter().find(|(name, _)| name == "/config-files.toml");
+    let (_, text) = files.expect("it has the files");
+    assert!(text.contains(&node.root().state().display().to_string()), "{text}");
+}
+
+/// Pulls with the right and a wrong password, and starts a container with a secret in its environment.
+fn use_secrets(node: &TestNode) {
+    let credentials = Access::Basic { user: "user".into(), password: SECRET.into() };
+    let registry = switchyard_tests::registry::Registry::start_behind_proxy(credentials);
+    registry.push("private/busybox:latest", &busybox().build());
+    let auth = cri::AuthConfig { username: "user".into(), password: SECRET.into(), ..Default::default() };
+    let reference = registry.reference("private/busybox:latest");
+    node.cri().pull(&reference, Some(auth)).expect("the password is right");
+    let wrong =
+        cri::AuthConfig { username: "user".into(), password: format!("{SECRET}x"), ..Default::default() };
+    node.cri().pull(&registry.reference("private/other:latest"), Some(wrong)).expect_err("it is wrong");
+    let pod = node.pod("bundled");
+    let mut config = node.container("main", &["sh", "-c", "exec sleep 1000"]);
+    config.envs.push(cri::KeyValue { key: "PASSWORD".into(), value: SECRET.into() });
+    let _container = pod.start(&config);
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::TestNode;
+use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::nomad::agent::Agent;
 use switchyard_tests::nomad::task::TaskSetup;
 use switchyard_tests::prereq;
@@ -141,23 +141,7 @@ fn inspect_withholds_secrets_unless_root_asks_for_them() {
     task.config.env.insert("TOKEN".into(), SECRET.into());
     driver.start(&task.config).expect("it starts");
 
-    let main = inspected(&node, &["tests/inspected/main"]);
-    assert_eq!((&main["kind"], &main["id"], &main["state"]), (&json!("task"), &json!(id), &json!("running")));
-    assert_eq!(main["names"]["pod"], "inspected");
-    assert_eq!((&main["environment"]["PASSWORD"], &main["labels"]["label"]), (&Value::Null, &Value::Null));
-    assert_eq!((&main["command"]["program"], &main["command"]["arguments"]), (&json!("sh"), &json!(2)));
-    assert!(main["pid"].is_number() && main["started_at"].is_string(), "{main}");
-    assert!(main["cgroup"].as_str().is_some_and(|path| path.contains(&id)), "{main}");
-    assert!(main["log"].as_str().is_some_and(|path| path.ends_with("main.log")), "{main}");
-    let mounts = main["mounts"].as_array().expect("there are some");
-    assert!(mounts.iter().any(|mount| mount["target"] == "/etc/hosts"), "{main}");
-    let sandbox = inspected(&node, &["tests/inspected"]);
-    assert_eq!(
-        (&sandbox["kind"], &sandbox["tasks"][&id]),
-        (&json!("sandbox"), &json!("tests/inspected/main"))
-    );
-    assert_eq!(sandbox["annotations"], json!({ "last-applied": null }));
-    assert_eq!(sandbox["network"]["ips"][0], json!(pod.ip()));
+    assert_pod_is_described(&node, &pod, &id);
     let tasks = shown(&node, &["ps", "--owner", "nomad", "--output", "json"]);
     let of_job = &tasks["tasks"][0];
     let name = of_job["display_name"].as_str().expect("it has a name").to_owned();
@@ -176,21 +160,45 @@ fn inspect_withholds_secrets_unless_root_asks_for_them() {
         let whole = inspected(&node, &["--env", name]);
         assert!(whole.to_string().contains(SECRET), "{whole}");
     }
-    let shown = |lines: &[Value]| lines.iter().filter(|line| line["operation"] == "show_secrets").count();
-    assert!(eventually(LIMIT, || shown(&audited(&file)) == 8), "{:#?}", audited(&file));
-    let text = std::fs::read_to_string(&file).expect("it is there");
-    assert!(!text.contains(SECRET), "{text}");
-    let lines = audited(&file);
-    let line = lines.iter().find(|line| line["operation"] == "show_secrets" && line["task"] == json!(id));
-    let line = line.expect("the container was shown");
-    assert_eq!((&line["uid"], &line["listener"]), (&json!(0), &json!("admin socket")), "{line}");
-    assert_eq!(line["names"]["container"], "main", "{line}");
-    assert!(!std::fs::read_to_string(node.root().daemon_log()).expect("it has one").contains(SECRET));
+    assert_each_look_is_audited(&node, &file, &id);
 
     driver.destroy(task.id(), true).expect("it can be destroyed");
     task.remove_cgroups();
     drop(task);
     agent.stop();
+}
+
+fn assert_each_look_is_audited(node: &TestNode, file: &Path, id: &str) {
+    let shown = |lines: &[Value]| lines.iter().filter(|line| line["operation"] == "show_secrets").count();
+    assert!(eventually(LIMIT, || shown(&audited(file)) == 8), "{:#?}", audited(file));
+    let text = std::fs::read_to_string(file).expect("it is there");
+    assert!(!text.contains(SECRET), "{text}");
+    let lines = audited(file);
+    let line = lines.iter().find(|line| line["operation"] == "show_secrets" && line["task"] == json!(id));
+    let line = line.expect("the container was shown");
+    assert_eq!((&line["uid"], &line["listener"]), (&json!(0), &json!("admin socket")), "{line}");
+    assert_eq!(line["names"]["container"], "main", "{line}");
+    assert!(!std::fs::read_to_string(node.root().daemon_log()).expect("it has one").contains(SECRET));
+}
+
+fn assert_pod_is_described(node: &TestNode, pod: &TestPod<'_>, id: &str) {
+    let main = inspected(node, &["tests/inspected/main"]);
+    assert_eq!((&main["kind"], &main["id"], &main["state"]), (&json!("task"), &json!(id), &json!("running")));
+    assert_eq!(main["names"]["pod"], "inspected");
+    assert_eq!((&main["environment"]["PASSWORD"], &main["labels"]["label"]), (&Value::Null, &Value::Null));
+    assert_eq!((&main["command"]["program"], &main["command"]["arguments"]), (&json!("sh"), &json!(2)));
+    assert!(main["pid"].is_number() && main["started_at"].is_string(), "{main}");
+    assert!(main["cgroup"].as_str().is_some_and(|path| path.contains(id)), "{main}");
+    assert!(main["log"].as_str().is_some_and(|path| path.ends_with("main.log")), "{main}");
+    let mounts = main["mounts"].as_array().expect("there are some");
+    assert!(mounts.iter().any(|mount| mount["target"] == "/etc/hosts"), "{main}");
+    let sandbox = inspected(node, &["tests/inspected"]);
+    assert_eq!(
+        (&sandbox["kind"], &sandbox["tasks"][id]),
+        (&json!("sandbox"), &json!("tests/inspected/main"))
+    );
+    assert_eq!(sandbox["annotations"], json!({ "last-applied": null }));
+    assert_eq!(sandbox["network"]["ips"][0], json!(pod.ip()));
 }
 
 #[test]

@@ -131,21 +131,7 @@ fn page_shows_all_owners_to_who_has_a_link_and_is_readable_in_every_view() {
     let chat = serve("", format!("<meta http-equiv='refresh' content='0; url={}'>", link.trim()));
     page.open(&format!("http://localhost:{}/", chat.port()));
     assert!(eventually(LIMIT, || page.text().contains("tests/shop")), "{}", page.text());
-    let text = page.text();
-    for shown in ["tests/shop", "main", "exited (7)", "job/group/web", "Needs attention", "sleep"] {
-        let is_there = text.contains(shown);
-        assert_eq!(is_there, shown != "sleep", "{shown}: {text}");
-    }
-    assert!(!text.contains(SECRET), "{text}");
-    check(&mut page, "node");
-    for landmark in ["main", "banner", "contentinfo"] {
-        assert_eq!(names_of(&mut page, landmark).len(), 1, "{landmark}");
-    }
-    for control in ["Refresh every 10 s", "Skip to the content", "kubernetes (2)", "nomad (1)", "tests/shop"]
-    {
-        assert!(names_of(&mut page, "link").iter().any(|name| name == control), "{control}");
-    }
-    assert_eq!(names_of(&mut page, "button"), ["Sign out"]);
+    assert_node_is_shown(&mut page);
 
     // A second reading shows what has begun meanwhile.
     let late = node.pod("late");
@@ -181,6 +167,24 @@ fn page_shows_all_owners_to_who_has_a_link_and_is_readable_in_every_view() {
     agent.driver().stop(job.id(), Duration::ZERO, "").expect("it stops");
     agent.driver().destroy(job.id(), true).expect("it can be destroyed");
     job.remove_cgroups();
+}
+
+fn assert_node_is_shown(page: &mut BrowserPage<'_>) {
+    let text = page.text();
+    for shown in ["tests/shop", "main", "exited (7)", "job/group/web", "Needs attention", "sleep"] {
+        let is_there = text.contains(shown);
+        assert_eq!(is_there, shown != "sleep", "{shown}: {text}");
+    }
+    assert!(!text.contains(SECRET), "{text}");
+    check(page, "node");
+    for landmark in ["main", "banner", "contentinfo"] {
+        assert_eq!(names_of(page, landmark).len(), 1, "{landmark}");
+    }
+    for control in ["Refresh every 10 s", "Skip to the content", "kubernetes (2)", "nomad (1)", "tests/shop"]
+    {
+        assert!(names_of(page, "link").iter().any(|name| name == control), "{control}");
+    }
+    assert_eq!(names_of(page, "button"), ["Sign out"]);
 }
 
 /// Serves a page with these headers on loopback, until the test process ends.

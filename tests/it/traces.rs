@@ -63,6 +63,61 @@ fn paths(spans: &[CollectedSpan]) -> Vec<String> {
 fn start_of_a_pod_is_one_tree_with_network_container_and_task() {
     let collector = TraceCollector::start();
     let node = traced_node(&collector);
+    let (pod, container) = run_traced_pod(&node);
+
+    let spans = spans_until(&collector, "/ExecSync");
+    assert_network_is_traced(&spans);
+    let create = ["runtime.v1.RuntimeService/CreateContainer", "create_task"];
+    let snapshot = "containerd.services.snapshots.v1.Snapshots/Prepare";
+    let prepared = spans.iter().filter(|span| span.span.name == snapshot).map(|span| span.path(&spans));
+    assert!(prepared.into_iter().any(|path| path == [create[0], create[1], "prepare_snapshot", snapshot]));
+    let start = ["runtime.v1.RuntimeService/StartContainer", "start_task"];
+    let shim = "containerd.services.tasks.v1.Tasks/Create";
+    assert_eq!(path(&spans, shim), [start[0], start[1], "create_process", shim]);
+    let process = "containerd.services.tasks.v1.Tasks/Start";
+    assert_eq!(path(&spans, process), [start[0], start[1], "start_process", process]);
+    assert_calls_of_the_shim_are_traced(&spans);
+    let pull = ["runtime.v1.ImageService/PullImage", "pull_image"];
+    assert_eq!(path(&spans, "resolve_image"), [pull[0], pull[1], "resolve_image"]);
+    assert_eq!(path(&spans, "unpack_layer"), [pull[0], pull[1], "pull_layers", "unpack_layer"]);
+
+    let started = spans.iter().find(|span| span.span.name == "start_task").expect("it is there");
+    assert_eq!(started.text("switchyard.task.id").as_deref(), Some(&*container));
+    assert_eq!(started.text("switchyard.sandbox.id").as_deref(), Some(&*pod));
+    assert_eq!(started.text("switchyard.owner").as_deref(), Some("kubernetes"));
+    assert!(!format!("{:?}", collector.spans()).contains(SECRET));
+    node.cri().stop_pod(&pod).expect("it stops");
+    node.cri().remove_pod(&pod).expect("it is removed");
+    node.assert_clean();
+}
+
+fn assert_calls_of_the_shim_are_traced(spans: &[CollectedSpan]) {
+    // The shim itself is called, which takes the trace among the metadata of the call.
+    let is_of_shim = |span: &&CollectedSpan| span.text("rpc.system").as_deref() == Some("ttrpc");
+    let of_shim: Vec<_> = spans.iter().filter(is_of_shim).collect();
+    for call in ["Task/Exec", "Task/Start", "Task/Wait"] {
+        assert!(of_shim.iter().any(|span| span.span.name.ends_with(call)), "{call}: {:#?}", paths(spans));
+    }
+    for span in of_shim {
+        assert_eq!(span.path(spans)[0], "runtime.v1.RuntimeService/ExecSync");
+        assert_eq!(span.failure(), None);
+    }
+}
+
+fn assert_network_is_traced(spans: &[CollectedSpan]) {
+    let run = ["runtime.v1.RuntimeService/RunPodSandbox", "create_sandbox"];
+    assert_eq!(path(spans, "cni_add"), [run[0], run[1], "attach_network", "cni_add"]);
+    let plugins: Vec<_> = spans.iter().filter(|span| span.span.name == "cni_plugin").collect();
+    assert!(plugins.iter().any(|span| span.text("switchyard.cni.plugin").as_deref() == Some("bridge")));
+    for plugin in plugins {
+        assert_eq!(plugin.path(spans), [run[0], run[1], "attach_network", "cni_add", "cni_plugin"]);
+        assert_eq!(plugin.text("switchyard.cni.command").as_deref(), Some("ADD"));
+    }
+    assert_eq!(path(spans, "create_namespaces"), [run[0], run[1], "create_namespaces"]);
+}
+
+/// Pulls, runs and starts, each call in a trace of its own, and runs a command. Returns the pod and its container.
+fn run_traced_pod(node: &TestNode) -> (String, String) {
     node.registry().push("traced/one:1", &with_file("traced").build());
     let image = cri::ImageSpec { image: node.registry().reference("traced/one:1"), ..Default::default() };
     let pull = cri::PullImageRequest { image: Some(image), ..Default::default() };
@@ -89,48 +144,7 @@ fn start_of_a_pod_is_one_tree_with_network_container_and_task() {
         cri::ExecSyncRequest { container_id: container.clone(), cmd: vec!["true".into()], timeout: 30 };
     let exec = node.cri().runtime(async |mut runtime| runtime.exec_sync(in_trace(exec)).await);
     assert_eq!(exec.expect("it runs").exit_code, 0);
-
-    let spans = spans_until(&collector, "/ExecSync");
-    let run = ["runtime.v1.RuntimeService/RunPodSandbox", "create_sandbox"];
-    assert_eq!(path(&spans, "cni_add"), [run[0], run[1], "attach_network", "cni_add"]);
-    let plugins: Vec<_> = spans.iter().filter(|span| span.span.name == "cni_plugin").collect();
-    assert!(plugins.iter().any(|span| span.text("switchyard.cni.plugin").as_deref() == Some("bridge")));
-    for plugin in plugins {
-        assert_eq!(plugin.path(&spans), [run[0], run[1], "attach_network", "cni_add", "cni_plugin"]);
-        assert_eq!(plugin.text("switchyard.cni.command").as_deref(), Some("ADD"));
-    }
-    assert_eq!(path(&spans, "create_namespaces"), [run[0], run[1], "create_namespaces"]);
-    let create = ["runtime.v1.RuntimeService/CreateContainer", "create_task"];
-    let snapshot = "containerd.services.snapshots.v1.Snapshots/Prepare";
-    let prepared = spans.iter().filter(|span| span.span.name == snapshot).map(|span| span.path(&spans));
-    assert!(prepared.into_iter().any(|path| path == [create[0], create[1], "prepare_snapshot", snapshot]));
-    let start = ["runtime.v1.RuntimeService/StartContainer", "start_task"];
-    let shim = "containerd.services.tasks.v1.Tasks/Create";
-    assert_eq!(path(&spans, shim), [start[0], start[1], "create_process", shim]);
-    let process = "containerd.services.tasks.v1.Tasks/Start";
-    assert_eq!(path(&spans, process), [start[0], start[1], "start_process", process]);
-    // The shim itself is called, which takes the trace among the metadata of the call.
-    let is_of_shim = |span: &&CollectedSpan| span.text("rpc.system").as_deref() == Some("ttrpc");
-    let of_shim: Vec<_> = spans.iter().filter(is_of_shim).collect();
-    for call in ["Task/Exec", "Task/Start", "Task/Wait"] {
-        assert!(of_shim.iter().any(|span| span.span.name.ends_with(call)), "{call}: {:#?}", paths(&spans));
-    }
-    for span in of_shim {
-        assert_eq!(span.path(&spans)[0], "runtime.v1.RuntimeService/ExecSync");
-        assert_eq!(span.failure(), None);
-    }
-    let pull = ["runtime.v1.ImageService/PullImage", "pull_image"];
-    assert_eq!(path(&spans, "resolve_image"), [pull[0], pull[1], "resolve_image"]);
-    assert_eq!(path(&spans, "unpack_layer"), [pull[0], pull[1], "pull_layers", "unpack_layer"]);
-
-    let started = spans.iter().find(|span| span.span.name == "start_task").expect("it is there");
-    assert_eq!(started.text("switchyard.task.id").as_deref(), Some(&*container));
-    assert_eq!(started.text("switchyard.sandbox.id").as_deref(), Some(&*pod));
-    assert_eq!(started.text("switchyard.owner").as_deref(), Some("kubernetes"));
-    assert!(!format!("{:?}", collector.spans()).contains(SECRET));
-    node.cri().stop_pod(&pod).expect("it stops");
-    node.cri().remove_pod(&pod).expect("it is removed");
-    node.assert_clean();
+    (pod, container)
 }
 
 #[test]

@@ -90,22 +90,6 @@ impl Backend for Containerd {
             Contact::Up { version } => format!("containerd {version}"),
             Contact::Down { .. } => "containerd (away)".to_owned(),
         };
-        let mut facts = BTreeMap::from([
-            ("containerd.address".to_owned(), parts.client.address().display().to_string()),
-            ("containerd.namespace".to_owned(), parts.context.settings().containerd.namespace.clone()),
-            ("stateDir".to_owned(), parts.context.settings().state.display().to_string()),
-            ("network.confDir".to_owned(), parts.network.of_node.dir().display().to_string()),
-            ("network.bridge".to_owned(), parts.network.bridge.summary()),
-        ]);
-        facts.extend(parts.network.ranges.summary().map(|ranges| ("network.ranges".to_owned(), ranges)));
-        facts.extend(parts.shims.unresponsive.summary().map(|tasks| ("shims.silent".to_owned(), tasks)));
-        facts.extend(
-            parts.tasks.table.unpersisted_exits().map(|tasks| ("exits.unrecorded".to_owned(), tasks)),
-        );
-        facts.extend(parts.cgroups.busy.summary().map(|groups| ("cgroups.left".to_owned(), groups)));
-        facts.extend(parts.trees.summary().map(|trees| ("trees.setAside".to_owned(), trees)));
-        facts
-            .extend(parts.storage.images.damaged_summary().map(|names| ("images.damaged".to_owned(), names)));
         let KnownNetwork { condition: network, config: network_config } = parts.network.of_node.known();
         BackendStatus {
             snapshotters: parts.storage.images.snapshotters().condition(),
@@ -119,7 +103,7 @@ impl Backend for Containerd {
             },
             network_config,
             bridge_address: Some(parts.network.bridge.host()),
-            facts,
+            facts: facts(parts),
             advisories: parts.node.advisories(),
         }
     }
@@ -321,4 +305,22 @@ impl VolumeBackend for Containerd {
     fn volumes(&self) -> BoxFuture<'_, Result<Vec<NamedVolume>>> {
         Box::pin(self.parts.storage.list_volumes())
     }
+}
+
+/// Collects what operators see of the backend's settings, and of what is left or missing.
+fn facts(parts: &Parts) -> BTreeMap<String, String> {
+    let mut facts = BTreeMap::from([
+        ("containerd.address".to_owned(), parts.client.address().display().to_string()),
+        ("containerd.namespace".to_owned(), parts.context.settings().containerd.namespace.clone()),
+        ("stateDir".to_owned(), parts.context.settings().state.display().to_string()),
+        ("network.confDir".to_owned(), parts.network.of_node.dir().display().to_string()),
+        ("network.bridge".to_owned(), parts.network.bridge.summary()),
+    ]);
+    facts.extend(parts.network.ranges.summary().map(|ranges| ("network.ranges".to_owned(), ranges)));
+    facts.extend(parts.shims.unresponsive.summary().map(|tasks| ("shims.silent".to_owned(), tasks)));
+    facts.extend(parts.tasks.table.unpersisted_exits().map(|tasks| ("exits.unrecorded".to_owned(), tasks)));
+    facts.extend(parts.cgroups.busy.summary().map(|groups| ("cgroups.left".to_owned(), groups)));
+    facts.extend(parts.trees.summary().map(|trees| ("trees.setAside".to_owned(), trees)));
+    facts.extend(parts.storage.images.damaged_summary().map(|names| ("images.damaged".to_owned(), names)));
+    facts
 }

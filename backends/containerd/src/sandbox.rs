@@ -196,23 +196,13 @@ impl Sandboxes {
                 SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Joined(_) => Ok(None),
             }
         };
-        let joined = match &spec.network {
-            SandboxNetwork::Joined(path) => {
-                let sysctls = spec.sysctls.iter().filter(|(name, _)| is_of_joined(spec, name)).map(owned);
-                Some(join_netns(path.clone(), sysctls.collect()))
-            }
-            SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Pod(_) => None,
-        };
         let connected = async {
             // Writing the CNI journal and creating the namespaces overlap; both must be done before the first
             // plugin runs.
             let (pinned, planned) = tokio::join!(step("create_namespaces", pin), step("plan_network", plan));
             pinned?;
             let Some(planned) = planned? else {
-                return match joined {
-                    Some(join) => join.await,
-                    None => Ok(Vec::new()),
-                };
+                return join_netns(spec).await;
             };
             let attached = self.network.attach(id, &planned, &dirs, &wanted_ips);
             let ips = step("attach_network", attached).await?;
@@ -433,8 +423,13 @@ fn is_of_joined(spec: &SandboxSpec, parameter: &str) -> bool {
         && SysctlName::parse(parameter).and_then(|name| name.namespace()) == Some(SysctlNamespace::Network)
 }
 
-/// Sets kernel parameters in the network namespace that a sandbox joins, and returns the addresses there.
-async fn join_netns(path: PathBuf, sysctls: BTreeMap<String, String>) -> Result<Vec<IpAddr>> {
+/// Sets kernel parameters in the existing network namespace that a sandbox joins, and returns the addresses
+/// there; none if it joins no such namespace.
+async fn join_netns(spec: &SandboxSpec) -> Result<Vec<IpAddr>> {
+    let SandboxNetwork::Joined(path) = &spec.network else {
+        return Ok(Vec::new());
+    };
+    let sysctls = spec.sysctls.iter().filter(|(name, _)| is_of_joined(spec, name)).map(owned).collect();
     let refused = |fault: namespaces::Error| {
         let why = format!("network namespace {} cannot be joined", path.display());
         Error::failed_precondition(why).with_source(fault)

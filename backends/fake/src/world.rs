@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::exec::{LeftOutput, Unended};
-use crate::image::Images;
+use crate::image::{FakeImage, Images};
 use crate::program::{Command, Program, Run};
 use crate::task_streams::TaskStreams;
 use crate::users::resolve;
@@ -275,12 +275,9 @@ impl State {
         sandbox: SandboxId,
         spec: &TaskSpec,
     ) -> Result<TaskDetails> {
-        match self.sandboxes.get(&sandbox) {
-            None => return Err(no_sandbox(sandbox)),
-            Some(home) if home.stopped => {
-                return Err(Error::failed_precondition(format!("sandbox {sandbox} is stopped")));
-            }
-            Some(_) => {}
+        let home = self.sandboxes.get(&sandbox).ok_or_else(|| no_sandbox(sandbox))?;
+        if home.stopped {
+            return Err(Error::failed_precondition(format!("sandbox {sandbox} is stopped")));
         }
         let local = self
             .images
@@ -312,18 +309,11 @@ impl State {
             leases: spec.leases.clone(),
             compute: spec.compute,
         };
-        let entrypoint = &local.image.entrypoint;
-        let command = &local.image.command;
-        let (first, last) = match (spec.command.is_empty(), spec.args.is_empty()) {
-            (false, _) => (&spec.command, &spec.args),
-            (true, false) => (entrypoint, &spec.args),
-            (true, true) => (entrypoint, command),
-        };
         let task = FakeTask {
             sandbox,
             meta: Arc::new(spec.meta.clone()),
             details: details.clone(),
-            command_line: first.iter().chain(last).cloned().collect(),
+            command_line: command_line(spec, &local.image),
             volumes: spec.mounts.iter().filter_map(volume).collect(),
             stdin_open: spec.stdio.stdin != Stdin::Closed,
             streams: TaskStreams::new(
@@ -470,6 +460,16 @@ impl State {
     pub(crate) fn pending_removals(&self) -> Vec<SandboxId> {
         self.sandboxes.iter().filter(|(_, sandbox)| sandbox.removal_begun).map(|(id, _)| *id).collect()
     }
+}
+
+/// Combines the command line of a task from its own words and those of its image, as CRI defines it.
+fn command_line(spec: &TaskSpec, image: &FakeImage) -> Vec<String> {
+    let (first, last) = match (spec.command.is_empty(), spec.args.is_empty()) {
+        (false, _) => (&spec.command, &spec.args),
+        (true, false) => (&image.entrypoint, &spec.args),
+        (true, true) => (&image.entrypoint, &image.command),
+    };
+    first.iter().chain(last).cloned().collect()
 }
 
 /// The volume of a mount.

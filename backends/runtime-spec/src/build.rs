@@ -77,9 +77,8 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     let limits = resources::granted(&task.resources, input.host, &mut warnings)?;
     let process = process(input, limits.oom_score_adj, process_label, &mut warnings)?;
     let made = mounts::of_task(input)?;
-    if let Some(path) = made.relabel.first().filter(|_| mount_label.is_some()) {
-        let why = format!("{} must have its label on the host already", path.display());
-        return Err(Error::unimplemented(format!("mounts.selinux_relabel: is not supported: {why}")));
+    if mount_label.is_some() {
+        check_labels(&made.relabel)?;
     }
     let devices = devices::of_task(task, input.found)?;
     let mut resources = resources::linux_resources(&limits, input.host, &mut warnings)?;
@@ -113,13 +112,24 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     };
     // Applied last, as vendors expect.
     if !task.cdi_devices.is_empty() {
-        let resolved = input.found.cdi_edits();
-        let edits =
-            resolved.ok_or_else(|| Error::internal("the CDI devices of the task were not resolved"))?;
-        let oci::Spec { process, mounts, linux, hooks, .. } = &mut spec;
-        cdi::apply(edits, cdi::Target { process, mounts, linux, hooks }, input.found)?;
+        apply_cdi(&mut spec, input)?;
     }
     Ok(Built { spec: oci::to_value(&spec)?, limits, warnings })
+}
+
+/// Refuses sources of mounts that are to be relabelled.
+fn check_labels(relabel: &[PathBuf]) -> Result<()> {
+    let Some(path) = relabel.first() else { return Ok(()) };
+    let why = format!("{} must have its label on the host already", path.display());
+    Err(Error::unimplemented(format!("mounts.selinux_relabel: is not supported: {why}")))
+}
+
+/// Adds what the CDI specs of the task's devices ask for.
+fn apply_cdi(spec: &mut oci::Spec, input: &Input<'_>) -> Result<()> {
+    let resolved = input.found.cdi_edits();
+    let edits = resolved.ok_or_else(|| Error::internal("the CDI devices of the task were not resolved"))?;
+    let oci::Spec { process, mounts, linux, hooks, .. } = spec;
+    cdi::apply(edits, cdi::Target { process, mounts, linux, hooks }, input.found)
 }
 
 /// Refuses ids that the sandbox's user namespace does not have: the runtime's own error for that is hard to

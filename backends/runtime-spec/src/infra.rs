@@ -48,16 +48,6 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
     let labels = labels::selinux(&confined, sandbox.selinux.as_ref(), host)?;
     let (selinux_label, mount_label) = labels.map(|labels| (labels.process, labels.mount)).unzip();
     let capabilities = oci::Capabilities::default();
-    let mut list = Vec::with_capacity(6);
-    namespaces::users(&mut list, sandbox)?;
-    list.push(namespaces::new("pid"));
-    namespaces::joined(&mut list, "ipc", &sandbox.ipc)?;
-    namespaces::joined(&mut list, "uts", &sandbox.uts)?;
-    list.push(namespaces::new("mount"));
-    namespaces::joined(&mut list, "network", &sandbox.network)?;
-    if host.cgroup == CgroupVersion::V2 {
-        list.push(namespaces::new("cgroup"));
-    }
     let (uid_mappings, gid_mappings) = namespaces::id_mappings(sandbox);
     let spec = oci::Spec {
         oci_version: oci::VERSION,
@@ -84,7 +74,7 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
                 ..Default::default()
             },
             cgroups_path: (*cgroups_path).to_owned(),
-            namespaces: list,
+            namespaces: namespaces_of(sandbox, host)?,
             uid_mappings,
             gid_mappings,
             devices: Vec::new(),
@@ -98,6 +88,21 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
         hooks: oci::Hooks::new(),
     };
     Ok(Built { spec: oci::to_value(&spec)?, warnings, ..Built::default() })
+}
+
+/// Lists the namespaces of the process: a process and a mount namespace of its own, the others joined.
+fn namespaces_of(sandbox: &SandboxFacts, host: &Host) -> Result<Vec<oci::LinuxNamespace>> {
+    let mut list = Vec::with_capacity(6);
+    namespaces::users(&mut list, sandbox)?;
+    list.push(namespaces::new("pid"));
+    namespaces::joined(&mut list, "ipc", &sandbox.ipc)?;
+    namespaces::joined(&mut list, "uts", &sandbox.uts)?;
+    list.push(namespaces::new("mount"));
+    namespaces::joined(&mut list, "network", &sandbox.network)?;
+    if host.cgroup == CgroupVersion::V2 {
+        list.push(namespaces::new("cgroup"));
+    }
+    Ok(list)
 }
 
 /// The spec of a sandbox without an infra process. It is never started: it exists for readers of container

@@ -34,27 +34,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     for (key, path) in config.devices.kubelet.paths() {
         absolute(&format!("devices.kubelet.{key}"), path)?;
     }
-    // A socket without a path of its own is in the run directory.
-    let key = |key, is_set: bool| if is_set { key } else { "paths.run" };
-    for (key, socket) in [
-        (key("cri.socket", config.cri.socket.is_some()), config.cri_socket()),
-        (key("nomad.socket", config.nomad.socket.is_some()), config.nomad_socket()),
-        (
-            key("containerd.address", config.containerd.mode == ContainerdMode::External),
-            config.containerd_socket(),
-        ),
-        (key("logkeeper.socket", config.logkeeper.socket.is_some()), config.logkeeper_socket()),
-        ("paths.run", config.paths.admin_socket()),
-    ] {
-        let length = socket.as_os_str().len();
-        if length > SOCKET_PATH_MAX {
-            let why = format!(
-                "the socket path {} has {length} bytes, but the kernel allows {SOCKET_PATH_MAX}: choose a shorter one",
-                socket.display()
-            );
-            return fault(key, why);
-        }
-    }
+    check_socket_paths(config)?;
     distinct::check(config)?;
     admin::check(&config.admin)?;
     if let Err((key, why)) = config.cgroup.check() {
@@ -103,6 +83,32 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     check_streaming(&config.cri.streaming)?;
     if config.logkeeper.mode == ContainerdMode::External && config.logkeeper.state_dir.is_some() {
         return fault("logkeeper.state_dir", "is only used with logkeeper.mode = \"managed\"".into());
+    }
+    Ok(())
+}
+
+/// Refuses socket paths that the kernel would refuse.
+fn check_socket_paths(config: &Config) -> Result<(), Fault> {
+    // A socket without a path of its own is in the run directory.
+    let key = |key, is_set: bool| if is_set { key } else { "paths.run" };
+    for (key, socket) in [
+        (key("cri.socket", config.cri.socket.is_some()), config.cri_socket()),
+        (key("nomad.socket", config.nomad.socket.is_some()), config.nomad_socket()),
+        (
+            key("containerd.address", config.containerd.mode == ContainerdMode::External),
+            config.containerd_socket(),
+        ),
+        (key("logkeeper.socket", config.logkeeper.socket.is_some()), config.logkeeper_socket()),
+        ("paths.run", config.paths.admin_socket()),
+    ] {
+        let length = socket.as_os_str().len();
+        if length > SOCKET_PATH_MAX {
+            let why = format!(
+                "the socket path {} has {length} bytes, but the kernel allows {SOCKET_PATH_MAX}: choose a shorter one",
+                socket.display()
+            );
+            return Err((key.to_owned(), why));
+        }
     }
     Ok(())
 }

@@ -81,9 +81,23 @@ pub fn interface() -> InterfaceStats {
 /// A reading in which every value is set, and differs from every other.
 #[must_use]
 pub fn reading() -> TaskMetrics {
-    let at = UNIX_EPOCH;
+    let layer = DiskUsage { at: UNIX_EPOCH, mountpoint: "/".into(), used_bytes: 36, inodes_used: Some(37) };
+    let file_system =
+        FileSystem { device: "/dev/sda1".into(), size_bytes: 38, inodes: Some(39), inodes_free: Some(90) };
+    TaskMetrics {
+        stats: TaskStats { usage: usage(), writable_layer: Some(layer) },
+        detail: detail(),
+        file_system: Some(file_system),
+    }
+}
+
+fn pressure(us: u64) -> Option<Pressure> {
     let line = |total_us| PressureLine { total_us, ..PressureLine::default() };
-    let pressure = |us| Some(Pressure { some: line(us), full: line(us + 1_000_000) });
+    Some(Pressure { some: line(us), full: line(us + 1_000_000) })
+}
+
+fn usage() -> Usage {
+    let at = UNIX_EPOCH;
     let cpu = CpuUsage {
         at,
         // Floating-point numbers would round it up to the next second.
@@ -112,13 +126,16 @@ pub fn reading() -> TaskMetrics {
         own_major_page_faults: Some(22),
         pressure: pressure(23_000_000),
     };
-    let usage = Usage {
+    Usage {
         cpu: Some(cpu),
         memory: Some(memory),
         swap: Some(SwapUsage { at, usage_bytes: 25, available_bytes: Some(26) }),
         io: Some(IoUsage { at, pressure: pressure(27_000_000) }),
         pids: Some(29),
-    };
+    }
+}
+
+fn detail() -> Detail {
     let counts = |from| {
         ["Read", "Write", "Discard"].into_iter().zip(from..).map(|(word, n)| (word.to_owned(), n)).collect()
     };
@@ -129,7 +146,7 @@ pub fn reading() -> TaskMetrics {
         bytes: counts(from),
         operations: counts(from + 10),
     };
-    let detail = Detail {
+    Detail {
         oom_kills: Some(30),
         devices: vec![device("/dev/sda", 8, 40), device("8:16", 9, 60)],
         hugepages: vec![
@@ -141,13 +158,5 @@ pub fn reading() -> TaskMetrics {
         open_files: Some(33),
         sockets: Some(34),
         open_files_limit: Some(35),
-    };
-    let layer = DiskUsage { at, mountpoint: "/".into(), used_bytes: 36, inodes_used: Some(37) };
-    let file_system =
-        FileSystem { device: "/dev/sda1".into(), size_bytes: 38, inodes: Some(39), inodes_free: Some(90) };
-    TaskMetrics {
-        stats: TaskStats { usage, writable_layer: Some(layer) },
-        detail,
-        file_system: Some(file_system),
     }
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use switchyard_config::{Config, Loaded};
-use switchyard_core::backend::BackendObserver;
+use switchyard_core::backend::{Backend, BackendObserver};
 use switchyard_core::backoff::Backoff;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_linux::files::if_present;
@@ -41,7 +41,7 @@ use crate::lock::{DirLocks, LockError};
 use crate::managed::{State, make_dir};
 use crate::reload::{ReloadedParts, Reloader};
 use crate::reports::DeviceReport;
-use crate::self_check::SelfCheck;
+use crate::self_check::{Question, SelfCheck};
 use crate::service_manager;
 use crate::shutdown::Shutdown;
 use crate::streaming;
@@ -127,6 +127,13 @@ struct StartTimes {
     locked: Duration,
 }
 
+impl StartTimes {
+    /// The times of a start that began at `at` and has the locks now.
+    fn locked_now(at: Instant) -> Self {
+        Self { at, locked: at.elapsed() }
+    }
+}
+
 /// All listeners. Connections queue until they are served.
 struct Listeners {
     frontends: FrontendSockets,
@@ -175,21 +182,11 @@ pub async fn run(
     tracing::info!(version = VERSION, pid = std::process::id(), ?files, "switchyard starts");
     raise_file_limit();
     lock_directories(&config, locks)?;
-    let begin = StartTimes { at: begin, locked: begin.elapsed() };
-    let hangup = reloader.clone();
-    shutdown.on_signals(move || hangup.request()).map_err(ServeError::Signals)?;
+    let begin = StartTimes::locked_now(begin);
+    follow_signals(&shutdown, &reloader)?;
 
-    let metrics = Arc::new(Metrics::new().map_err(ServeError::Metrics)?);
+    let daemon = Daemon::new(Arc::clone(&config), shutdown, traces.as_ref())?;
     let processes = NeededProcesses::new(&config);
-    let history = History::start(&config.audit, &metrics, wiring::owners()).with_traces(traces.as_ref())?;
-    let daemon = Daemon {
-        config: Arc::clone(&config),
-        shutdown,
-        tasks: TaskTracker::new(),
-        metrics: Arc::clone(&metrics),
-        history: history.clone(),
-    };
-
     // Before the files are read, so that a change meanwhile is noticed later.
     let stamps = Stamps::of(&config);
     // The sockets come first, so that no client is refused while the daemon starts.
@@ -199,37 +196,31 @@ pub async fn run(
     // The backend comes before the managed containerd, because a starting containerd ends shims that wait for
     // FIFOs that the backend opens.
     let ConnectedBackend { backend, reconfigure } =
-        connect(&config, metrics.backend_observer()).map_err(ServeError::Backend)?;
-    let limits = Limits { capacity: capacity::of_node(), ..config.gateway_limits() };
-    let gateway = Gateway::with_leases(backend, limits, wiring::leases(&config), history.operations.clone());
+        connect(&config, daemon.metrics.backend_observer()).map_err(ServeError::Backend)?;
+    let gateway = daemon.gateway(backend);
     let settings = LiveSettings::of(&config);
     let Listeners { frontends, streaming, admin } = listeners;
-    let frontends = Frontends::new(&config, &settings, frontends, streaming, &gateway, &history.operations);
+    let frontends = daemon.frontends(frontends, streaming, &settings, &gateway);
     let device_report = Arc::new(DeviceReport::default());
     let (recovery_errors, recovery_error) = watch::channel(None);
-    let node = Node::new(NodeSources {
-        gateway: gateway.clone(),
-        owners: wiring::owners(),
-        logs: Client::new(config.logkeeper_socket()),
-        recovery_error,
-        processes: processes.restarters(),
-        reporters: [vec![Arc::clone(&device_report) as _], frontends.reporters()].concat(),
-        plugins: Arc::clone(&device_report) as _,
-        swarm: frontends.swarm(),
-    });
+    let node = daemon.node(&gateway, recovery_error, &processes, &device_report, &frontends);
     let pages = daemon.pages(node, reloader, log_level.clone());
     let (address_files, admin_question) = daemon.serve_admin(admin, &pages, &credentials.metrics);
 
     let states = processes.states();
     daemon.keep_running(processes, exe);
-    daemon.spawn("events", history.events.clone().record(gateway.subscribe()));
+    let events = daemon.history.events.clone();
+    daemon.spawn("events", events.record(gateway.subscribe()));
     let devices = daemon.start_devices(&gateway, &device_report);
     let mut questions = daemon.serve_frontends(frontends, &gateway);
+    questions.push(admin_question);
     service_manager::ready("Recovering");
     daemon.spawn("temporary log level", log_level.clone().follow());
+    let history = daemon.history.clone();
+    let backend = reconfigure;
     let parts = ReloadedParts {
         gateway: gateway.clone(),
-        backend: reconfigure,
+        backend,
         settings,
         devices,
         credentials,
@@ -237,9 +228,7 @@ pub async fn run(
         history,
     };
     daemon.spawn("reload", reloads.run(parts, stamps));
-    questions.push(admin_question);
-    let self_check = SelfCheck::new(questions);
-    daemon.spawn("watchdog", service_manager::feed_watchdog(self_check, daemon.shutdown.clone()));
+    daemon.feed_watchdog(questions);
     daemon.spawn("recovery", recover(gateway.clone(), recovery_errors, states, begin));
 
     daemon.shutdown.ended().await;
@@ -248,7 +237,13 @@ pub async fn run(
     socket_files.iter().for_each(|socket| socket.remove());
     address_files.iter().for_each(|file| remove(file));
     tracing::info!("switchyard has ended; containers keep running");
-    daemon.shutdown.fault().map_or(Ok(()), |why| Err(ServeError::Part(why.to_owned())))
+    daemon.outcome()
+}
+
+/// Ends the daemon at SIGTERM and SIGINT, and reloads at SIGHUP.
+fn follow_signals(shutdown: &Shutdown, reloader: &Reloader) -> Result<(), ServeError> {
+    let reloader = reloader.clone();
+    shutdown.on_signals(move || reloader.request()).map_err(ServeError::Signals)
 }
 
 fn lock_directories(config: &Config, locks: &mut DirLocks) -> Result<(), ServeError> {
@@ -285,6 +280,55 @@ impl Listeners {
 // === impl Daemon ===
 
 impl Daemon {
+    /// Makes what all parts report to.
+    fn new(
+        config: Arc<Config>,
+        shutdown: Shutdown,
+        traces: Option<&TraceSettings>,
+    ) -> Result<Self, ServeError> {
+        let metrics = Arc::new(Metrics::new().map_err(ServeError::Metrics)?);
+        let history = History::start(&config.audit, &metrics, wiring::owners()).with_traces(traces)?;
+        Ok(Self { config, shutdown, tasks: TaskTracker::new(), metrics, history })
+    }
+
+    /// Makes the gateway over a backend. It serves requests once it has recovered.
+    fn gateway(&self, backend: Arc<dyn Backend>) -> Gateway {
+        let limits = Limits { capacity: capacity::of_node(), ..self.config.gateway_limits() };
+        let operations = self.history.operations.clone();
+        Gateway::with_leases(backend, limits, wiring::leases(&self.config), operations)
+    }
+
+    fn frontends(
+        &self,
+        sockets: FrontendSockets,
+        streaming: Option<switchyard_streaming::Server>,
+        settings: &LiveSettings,
+        gateway: &Gateway,
+    ) -> Frontends {
+        Frontends::new(&self.config, settings, sockets, streaming, gateway, &self.history.operations)
+    }
+
+    /// Collects what operators look at and change.
+    fn node(
+        &self,
+        gateway: &Gateway,
+        recovery_error: watch::Receiver<Option<String>>,
+        processes: &NeededProcesses,
+        devices: &Arc<DeviceReport>,
+        frontends: &Frontends,
+    ) -> Node {
+        Node::new(NodeSources {
+            gateway: gateway.clone(),
+            owners: wiring::owners(),
+            logs: Client::new(self.config.logkeeper_socket()),
+            recovery_error,
+            processes: processes.restarters(),
+            reporters: [vec![Arc::clone(devices) as _], frontends.reporters()].concat(),
+            plugins: Arc::clone(devices) as _,
+            swarm: frontends.swarm(),
+        })
+    }
+
     /// Runs a part until it ends, at the latest when the daemon ends; if it panics, the daemon ends with an
     /// error.
     fn spawn(&self, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {
@@ -312,6 +356,17 @@ impl Daemon {
             tasks: &self.tasks,
         };
         DeviceParts::start(&self.config.devices, &context)
+    }
+
+    /// Notifies the service manager while all servers answer these questions.
+    fn feed_watchdog(&self, questions: Vec<Question>) {
+        let check = SelfCheck::new(questions);
+        self.spawn("watchdog", service_manager::feed_watchdog(check, self.shutdown.clone()));
+    }
+
+    /// Returns the failure of the part that ended the daemon, if one did.
+    fn outcome(&self) -> Result<(), ServeError> {
+        self.shutdown.fault().map_or(Ok(()), |why| Err(ServeError::Part(why.to_owned())))
     }
 
     /// Waits for what is in flight, for a bounded time.

@@ -10,8 +10,8 @@ use std::time::UNIX_EPOCH;
 
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    CgroupPlacement, DEFAULT_SHM_BYTES, EnvVar, IpcMode, Meta, PidMode, SandboxPid, SandboxSpec, Signal,
-    Stdin, Stdio, TaskSpec, UserRef, UserSpec, UtsMode,
+    CgroupPlacement, DEFAULT_SHM_BYTES, EnvVar, IpcMode, Meta, Mount, Output, PidMode, SandboxPid,
+    SandboxSpec, Security, Signal, Stdin, Stdio, TaskSpec, UserRef, UserSpec, UtsMode,
 };
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::{absolute, check_variable};
@@ -85,37 +85,7 @@ pub(crate) fn plan(task: &swarm::Task, node: &PlanContext, dependencies: &Depend
         selinux: security.selinux.clone(),
         users: None,
     };
-    let stdin = if container.open_stdin { Stdin::Open } else { Stdin::Closed };
-    let environment = environment(&asked)?;
-    let task_spec = TaskSpec {
-        meta,
-        image: image.reference.clone(),
-        command: words("container.command", &container.command)?,
-        args: words("container.args", &container.args)?,
-        cwd: working_directory(&container.dir)?,
-        env: environment.set,
-        unset_env: environment.unset,
-        user: user(container)?,
-        mounts: mounts.mounts,
-        devices: Vec::new(),
-        cdi_devices: devices::by_label(&asked)?,
-        leases: Vec::new(),
-        security,
-        rlimits: resources::rlimits(&container.ulimits)?,
-        throttles: Vec::new(),
-        io_weights: Vec::new(),
-        net_priority: None,
-        disk_limits: Vec::new(),
-        resources: resources::limits(&asked)?,
-        compute: resources::compute(&asked)?,
-        cgroup: None,
-        pid: PidMode::Private,
-        cgroup_namespace: None,
-        init: container.init.unwrap_or_default(),
-        stdio: Stdio { stdin, tty: container.tty, output: log.output },
-        stop_signal: stop_signal(&container.stop_signal)?,
-        annotations: BTreeMap::new(),
-    };
+    let task_spec = task_spec(&asked, meta, &image.reference, mounts.mounts, security, log.output)?;
     Ok(TaskPlan {
         image,
         sandbox,
@@ -128,6 +98,48 @@ pub(crate) fn plan(task: &swarm::Task, node: &PlanContext, dependencies: &Depend
         stop_grace: duration::optional("container.stop_grace_period", container.stop_grace_period.as_ref())?
             .unwrap_or(STOP_GRACE),
         rotation: log.rotation,
+    })
+}
+
+fn task_spec(
+    asked: &TaskRequest<'_>,
+    meta: Meta,
+    image: &str,
+    mounts: Vec<Mount>,
+    security: Security,
+    output: Output,
+) -> Result<TaskSpec> {
+    let container = asked.container;
+    let stdin = if container.open_stdin { Stdin::Open } else { Stdin::Closed };
+    let environment = environment(asked)?;
+    Ok(TaskSpec {
+        meta,
+        image: image.to_owned(),
+        command: words("container.command", &container.command)?,
+        args: words("container.args", &container.args)?,
+        cwd: working_directory(&container.dir)?,
+        env: environment.set,
+        unset_env: environment.unset,
+        user: user(container)?,
+        mounts,
+        devices: Vec::new(),
+        cdi_devices: devices::by_label(asked)?,
+        leases: Vec::new(),
+        security,
+        rlimits: resources::rlimits(&container.ulimits)?,
+        throttles: Vec::new(),
+        io_weights: Vec::new(),
+        net_priority: None,
+        disk_limits: Vec::new(),
+        resources: resources::limits(asked)?,
+        compute: resources::compute(asked)?,
+        cgroup: None,
+        pid: PidMode::Private,
+        cgroup_namespace: None,
+        init: container.init.unwrap_or_default(),
+        stdio: Stdio { stdin, tty: container.tty, output },
+        stop_signal: stop_signal(&container.stop_signal)?,
+        annotations: BTreeMap::new(),
     })
 }
 

@@ -37,18 +37,7 @@ fn hung_containerd_is_reported_and_node_recovers_after_it() {
     let begun = node.pod_config("begun");
 
     let frozen = SuspendedProcess::new(managed(&node, "containerd"));
-    // The daemon does not know yet that containerd hangs: this call waits for containerd until its client's
-    // deadline.
-    let status = refused(
-        "RunPodSandbox",
-        node.cri().with_timeout(Duration::from_millis(500)).run_pod(&begun),
-        &[Code::DeadlineExceeded, Code::Cancelled],
-    );
-    assert!(!status.message().is_empty());
-    assert_not_ready(&node, "RuntimeReady", "ContainerdUnavailable", "did not answer within 1s");
-    let (status, body) = node.daemon().get("/readyz");
-    assert_eq!(status, 503, "{body}");
-    assert!(body.contains("[-]runtime failed: ContainerdUnavailable: "), "{body}");
+    assert_outage_is_noticed(&node, &begun);
 
     let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     assert_eq!(cri.pods().expect("it is answered from the table").len(), pods.len());
@@ -93,6 +82,21 @@ fn hung_containerd_is_reported_and_node_recovers_after_it() {
     assert_eq!(pod.run_shell("echo more", |config| config.image = Some(image_spec(&node.image()))), "more");
     node.cri().stop(&id, 0).expect("it can be stopped");
     assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+}
+
+fn assert_outage_is_noticed(node: &TestNode, begun: &cri::PodSandboxConfig) {
+    // The daemon does not know yet that containerd hangs: this call waits for containerd until its client's
+    // deadline.
+    let status = refused(
+        "RunPodSandbox",
+        node.cri().with_timeout(Duration::from_millis(500)).run_pod(begun),
+        &[Code::DeadlineExceeded, Code::Cancelled],
+    );
+    assert!(!status.message().is_empty());
+    assert_not_ready(node, "RuntimeReady", "ContainerdUnavailable", "did not answer within 1s");
+    let (status, body) = node.daemon().get("/readyz");
+    assert_eq!(status, 503, "{body}");
+    assert!(body.contains("[-]runtime failed: ContainerdUnavailable: "), "{body}");
 }
 
 #[test]

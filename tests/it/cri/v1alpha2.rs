@@ -12,7 +12,7 @@ use switchyard_proto::cri::v1alpha2::runtime_service_client::RuntimeServiceClien
 use switchyard_tests::cri::{image_spec, namespaces};
 use switchyard_tests::host::{block_device, cgroups, random_name};
 use switchyard_tests::image::busybox;
-use switchyard_tests::node::{TestNode, log_content};
+use switchyard_tests::node::{TestNode, TestPod, log_content};
 use tonic::{Code, Response, Status};
 
 /// Calls the RuntimeService of the older version.
@@ -79,19 +79,7 @@ fn v1alpha2_pods_are_visible_in_v1() {
     let request = cri::StartContainerRequest { container_id: main.clone() };
     runtime(&node, async |mut client| client.start_container(request).await).expect("it starts");
 
-    let lines = pod.wait_log("main", |lines| !lines.is_empty());
-    assert_eq!(log_content(&lines[0]), "limit 256");
-    assert_eq!(cgroups::value(&main, ["memory.soft_limit_in_bytes", "memory.low"]), (32 << 20).to_string());
-    let request = cri::ExecSyncRequest {
-        container_id: main.clone(),
-        cmd: vec!["ls".into(), "/data".into()],
-        timeout: 30,
-    };
-    let ran = runtime(&node, async |mut client| client.exec_sync(request).await).expect("it runs");
-    assert_eq!((ran.exit_code, ran.stdout.len()), (0, 0));
-    let request = cri::ContainerStatsRequest { container_id: main.clone() };
-    let stats = runtime(&node, async |mut client| client.container_stats(request).await);
-    assert!(stats.expect("it runs").stats.and_then(|stats| stats.memory).is_some());
+    assert_command_and_stats_work(&node, &pod, &main);
 
     let old = status(&node, &main);
     let new = node.cri().status(&main).expect("v1 sees it");
@@ -109,6 +97,22 @@ fn v1alpha2_pods_are_visible_in_v1() {
     let request = cri::StopContainerRequest { container_id: main.clone(), timeout: 0 };
     runtime(&node, async |mut client| client.stop_container(request).await).expect("it stops");
     assert_eq!(node.cri().status(&main).expect("v1 sees it").state(), cri::ContainerState::ContainerExited);
+}
+
+fn assert_command_and_stats_work(node: &TestNode, pod: &TestPod<'_>, main: &str) {
+    let lines = pod.wait_log("main", |lines| !lines.is_empty());
+    assert_eq!(log_content(&lines[0]), "limit 256");
+    assert_eq!(cgroups::value(main, ["memory.soft_limit_in_bytes", "memory.low"]), (32 << 20).to_string());
+    let request = cri::ExecSyncRequest {
+        container_id: main.to_owned(),
+        cmd: vec!["ls".into(), "/data".into()],
+        timeout: 30,
+    };
+    let ran = runtime(node, async |mut client| client.exec_sync(request).await).expect("it runs");
+    assert_eq!((ran.exit_code, ran.stdout.len()), (0, 0));
+    let request = cri::ContainerStatsRequest { container_id: main.to_owned() };
+    let stats = runtime(node, async |mut client| client.container_stats(request).await);
+    assert!(stats.expect("it runs").stats.and_then(|stats| stats.memory).is_some());
 }
 
 #[test]
@@ -157,18 +161,7 @@ fn v1alpha2_only_limits_are_applied_or_rejected() {
     let reported = status(&node, &id).pouch_resources.expect("they are reported");
     assert_eq!(reported.blkio_device_read_bps, throttled.blkio_device_read_bps);
 
-    let update = |change| node.cri().update_v1alpha2(&id, change).expect("it can be changed");
-    let read = || cgroups::value(&id, ["blkio.throttle.read_bps_device", "io.max"]);
-    update(old::LinuxContainerResources { blkio_device_read_bps: rate(2 << 20), ..Default::default() });
-    assert!(read().contains(&(2 << 20).to_string()), "{}", read());
-    // An update of another field keeps this one, although runtimes know only its initial value.
-    update(old::LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..Default::default() });
-    assert!(read().contains(&(2 << 20).to_string()), "{}", read());
-    let write = cgroups::value(&id, ["blkio.throttle.write_iops_device", "io.max"]);
-    assert!(write.contains("77"), "{write}");
-    let reported = status(&node, &id).pouch_resources.expect("they are reported");
-    assert_eq!(reported.blkio_device_read_bps, rate(2 << 20));
-    assert_eq!(reported.blkio_device_write_i_ops, throttled.blkio_device_write_i_ops);
+    assert_updates_keep_other_limits(&node, &id, &rate, &throttled);
 
     let mut config = limited(old::LinuxContainerResources { blkio_weight: 200, ..Default::default() });
     config.metadata = Some(cri::ContainerMetadata { name: "weighed".to_owned(), attempt: 0 });
@@ -183,11 +176,13 @@ fn v1alpha2_only_limits_are_applied_or_rejected() {
         Err(refused) => assert!(refused.message().contains("blkio_weight: is not supported: "), "{refused}"),
     }
 
+    assert_swappiness_is_set_or_refused(&node, &pod, config);
+}
+
+fn assert_swappiness_is_set_or_refused(node: &TestNode, pod: &TestPod<'_>, mut config: old::ContainerConfig) {
     let swappiness = Some(cri::Int64Value { value: 7 });
-    let mut config =
-        limited(old::LinuxContainerResources { memory_swappiness: swappiness, ..Default::default() });
     config.metadata = Some(cri::ContainerMetadata { name: "swappy".to_owned(), attempt: 0 });
-    let made = create(&node, pod.id(), config);
+    let made = create(node, pod.id(), config);
     if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
         let refused = made.expect_err("cgroup v2 has no swappiness");
         assert!(refused.message().contains("memory_swappiness: is not supported"), "{refused}");
@@ -196,6 +191,26 @@ fn v1alpha2_only_limits_are_applied_or_rejected() {
         node.cri().start(&id).expect("it starts");
         assert_eq!(cgroups::value(&id, ["memory.swappiness"; 2]), "7");
     }
+}
+
+fn assert_updates_keep_other_limits(
+    node: &TestNode,
+    id: &str,
+    rate: &dyn Fn(u64) -> Vec<old::ThrottleDevice>,
+    before: &old::LinuxContainerResources,
+) {
+    let update = |change| node.cri().update_v1alpha2(id, change).expect("it can be changed");
+    let read = || cgroups::value(id, ["blkio.throttle.read_bps_device", "io.max"]);
+    update(old::LinuxContainerResources { blkio_device_read_bps: rate(2 << 20), ..Default::default() });
+    assert!(read().contains(&(2 << 20).to_string()), "{}", read());
+    // An update of another field keeps this one, although runtimes know only its initial value.
+    update(old::LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..Default::default() });
+    assert!(read().contains(&(2 << 20).to_string()), "{}", read());
+    let write = cgroups::value(id, ["blkio.throttle.write_iops_device", "io.max"]);
+    assert!(write.contains("77"), "{write}");
+    let reported = status(node, id).pouch_resources.expect("they are reported");
+    assert_eq!(reported.blkio_device_read_bps, rate(2 << 20));
+    assert_eq!(reported.blkio_device_write_i_ops, before.blkio_device_write_i_ops);
 }
 
 /// `tests/guest/quota.rs` shows what comes of one where the kernel has project quotas.

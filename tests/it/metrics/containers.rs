@@ -72,23 +72,11 @@ fn containers_of_pods_and_jobs_have_the_names_of_their_owners() {
         used(&text, &of_container) > Some(0.1) && used(&text, &of_task) > Some(0.1)
     };
     assert!(eventually(LIMIT, both_used), "no processor was used: {text}");
-    for labels in [&of_container[..], &of_task] {
-        let memory = value(&text, "container_memory_working_set_bytes", labels);
-        assert!(memory > Some(4096.0) && memory < Some(1e9), "{labels:?}: {memory:?}\n{text}");
-        assert_eq!(value(&text, "container_processes", labels), Some(1.0), "{labels:?}\n{text}");
-        let started = value(&text, "container_start_time_seconds", labels);
-        let seen = value(&text, "container_last_seen", labels);
-        assert!(started <= seen && started > seen.map(|seen| seen - 300.0), "{started:?} {seen:?}");
-    }
+    assert_usage_is_plausible(&text, [&of_container, &of_task]);
     let interface = [("id", pod.id()), ("container", ""), ("image", ""), ("interface", "eth0")];
     let sent = [&of_pod[..], &interface].concat();
     assert!(value(&text, "container_network_transmit_packets_total", &sent) >= Some(0.0), "{text}");
-    for sample in samples(&text) {
-        let is_pod = sample.contains("{owner=\"kubernetes\",id=\"");
-        assert!(is_pod || sample.contains("{owner=\"nomad\",id=\""), "{sample}");
-        assert_eq!(sample.contains(",pod=\"measured\",namespace=\"tests\",container=\""), is_pod, "{sample}");
-        assert_eq!(sample.contains(",nomad_alloc=\""), !is_pod, "{sample}");
-    }
+    assert_names_are_of_one_owner(&text);
 
     let pods = containers(&node, "?owner=kubernetes");
     let names: BTreeSet<_> =
@@ -105,4 +93,24 @@ fn containers_of_pods_and_jobs_have_the_names_of_their_owners() {
     task.remove_cgroups();
     drop(task);
     agent.stop();
+}
+
+fn assert_names_are_of_one_owner(text: &str) {
+    for sample in samples(text) {
+        let is_pod = sample.contains("{owner=\"kubernetes\",id=\"");
+        assert!(is_pod || sample.contains("{owner=\"nomad\",id=\""), "{sample}");
+        assert_eq!(sample.contains(",pod=\"measured\",namespace=\"tests\",container=\""), is_pod, "{sample}");
+        assert_eq!(sample.contains(",nomad_alloc=\""), !is_pod, "{sample}");
+    }
+}
+
+fn assert_usage_is_plausible(text: &str, labels: [&[(&str, &str)]; 2]) {
+    for labels in labels {
+        let memory = value(text, "container_memory_working_set_bytes", labels);
+        assert!(memory > Some(4096.0) && memory < Some(1e9), "{labels:?}: {memory:?}\n{text}");
+        assert_eq!(value(text, "container_processes", labels), Some(1.0), "{labels:?}\n{text}");
+        let started = value(text, "container_start_time_seconds", labels);
+        let seen = value(text, "container_last_seen", labels);
+        assert!(started <= seen && started > seen.map(|seen| seen - 300.0), "{started:?} {seen:?}");
+    }
 }

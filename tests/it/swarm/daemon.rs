@@ -70,20 +70,7 @@ fn node_joins_is_ready_keeps_its_node_over_restarts_and_leaves() {
 
     let again = worker.refusal(&["swarm", "join", "--token-file", &file, &cluster.address(0)]);
     assert!(again.contains("already") && again.contains(node), "{again}");
-    cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
-    let text = worker.output(&["swarm", "status"]);
-    assert!(
-        text.contains(&format!("node         {node}\n")) && text.contains("certificate  valid until"),
-        "{text}"
-    );
-    let metrics = worker.daemon().get("/metrics").1;
-    for line in
-        ["switchyard_swarm_member 1", "switchyard_swarm_session_open 1", "switchyard_swarm_sessions_total 1"]
-    {
-        assert!(metrics.contains(&format!("\n{line}\n")), "{line}");
-    }
-    let part = worker.daemon().get("/readyz/swarm");
-    assert_eq!(part.0, 200, "{}", part.1);
+    assert_session_is_shown(&cluster, &worker, node);
 
     for end in [Signal::SIGTERM, Signal::SIGKILL] {
         if end == Signal::SIGKILL {
@@ -104,9 +91,30 @@ fn node_joins_is_ready_keeps_its_node_over_restarts_and_leaves() {
     worker.join(&cluster, &token);
     assert!(!ready(&cluster).contains(node));
 
+    assert_no_secret_is_kept(&worker, &file, secret(&token));
+}
+
+fn assert_session_is_shown(cluster: &SwarmCluster, worker: &SwarmWorker, node: &str) {
+    cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
+    let text = worker.output(&["swarm", "status"]);
+    assert!(
+        text.contains(&format!("node         {node}\n")) && text.contains("certificate  valid until"),
+        "{text}"
+    );
+    let metrics = worker.daemon().get("/metrics").1;
+    for line in
+        ["switchyard_swarm_member 1", "switchyard_swarm_session_open 1", "switchyard_swarm_sessions_total 1"]
+    {
+        assert!(metrics.contains(&format!("\n{line}\n")), "{line}");
+    }
+    let part = worker.daemon().get("/readyz/swarm");
+    assert_eq!(part.0, 200, "{}", part.1);
+}
+
+fn assert_no_secret_is_kept(worker: &SwarmWorker, token_file: &str, secret: &str) {
     let bundle = worker.root().path().join("bundle.tar.gz").display().to_string();
     worker.output(&["support-bundle", "--output-file", &bundle]);
-    fs::remove_file(&file).unwrap();
+    fs::remove_file(token_file).unwrap();
     let unpacked = worker.root().path().join("unpacked");
     fs::create_dir(&unpacked).unwrap();
     let tar = prereq::require("tar", "tar");
@@ -121,8 +129,8 @@ fn node_joins_is_ready_keeps_its_node_over_restarts_and_leaves() {
         assert!(line.contains("\"uid\":0") && line.contains("\"ok\""), "{line}");
     }
     let pages = [worker.output(&["events"]), worker.output(&["status", "--verbose"])].concat();
-    assert!(!pages.contains(secret(&token)));
-    assert_eq!(files_with(worker.root().path(), secret(&token)), Vec::<String>::new());
+    assert!(!pages.contains(secret));
+    assert_eq!(files_with(worker.root().path(), secret), Vec::<String>::new());
 }
 
 #[test]

@@ -167,6 +167,16 @@ impl ModelContainerd {
         let (service, method) = path.rsplit_once('/').unwrap_or_default();
         let service = service.rsplit('.').next().unwrap_or_default();
         let call = format!("{service}/{method}");
+        match service {
+            "Images" => self.answer_images(call, request).await,
+            "Leases" => self.answer_leases(call, request).await,
+            "Content" => self.answer_content(call, request).await,
+            "Diff" | "Introspection" | "Version" => self.answer_others(call, request).await,
+            _ => self.answer_snapshots(call, request).await,
+        }
+    }
+
+    async fn answer_images(&self, call: String, request: http::Request<Body>) -> http::Response<Body> {
         match call.as_str() {
             "Images/List" => self.unary(call, request, |_| String::new(), Store::list_images).await,
             "Images/Get" => {
@@ -178,6 +188,12 @@ impl ModelContainerd {
                 self.unary(call, request, |r: &api::DeleteImageRequest| r.name.clone(), Store::delete_image)
                     .await
             }
+            _ => self.answer_snapshots(call, request).await,
+        }
+    }
+
+    async fn answer_leases(&self, call: String, request: http::Request<Body>) -> http::Response<Body> {
+        match call.as_str() {
             "Leases/Create" => {
                 self.unary(call, request, |r: &api::CreateRequest| r.id.clone(), Store::create_lease).await
             }
@@ -187,6 +203,12 @@ impl ModelContainerd {
             "Leases/AddResource" => {
                 self.unary(call, request, store::added_to_lease, Store::add_resource).await
             }
+            _ => self.answer_snapshots(call, request).await,
+        }
+    }
+
+    async fn answer_content(&self, call: String, request: http::Request<Body>) -> http::Response<Body> {
+        match call.as_str() {
             "Content/Info" => {
                 self.unary(call, request, |r: &api::InfoRequest| r.digest.clone(), Store::blob_info).await
             }
@@ -215,6 +237,12 @@ impl ModelContainerd {
                     .await
             }
             "Content/Write" => self.write(request).await,
+            _ => self.answer_snapshots(call, request).await,
+        }
+    }
+
+    async fn answer_others(&self, call: String, request: http::Request<Body>) -> http::Response<Body> {
+        match call.as_str() {
             "Diff/Apply" => self.unary(call, request, store::digest_of_applied, Store::apply).await,
             "Introspection/Plugins" => {
                 let none = |_: &mut Store, _: api::PluginsRequest| Ok(api::PluginsResponse::default());

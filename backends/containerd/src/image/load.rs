@@ -24,7 +24,7 @@ use crate::client::Client;
 
 pub(crate) mod archive;
 
-use archive::Archive;
+use archive::{Archive, ArchiveImage};
 
 /// Maximum number of images that are loaded concurrently.
 pub(super) const MAX_CONCURRENT_LOADS: usize = 4;
@@ -57,14 +57,8 @@ impl ContainerdImageStore {
         let config =
             ImageConfig::parse("config", &image.config).map_err(super::shared_types::from_registry)?;
         super::pull::check_platform(&config.platform)?;
-        let plan = UnpackPlan {
-            snapshotter: policy.snapshotters.of(&handler).to_owned(),
-            layers: image.layers.iter().map(|layer| layer.descriptor.clone()).collect(),
-            diff_ids: config.rootfs.diff_ids,
-            rebase: self.containerd_features.supports_rebase(policy.snapshotters.of(&handler)),
-            source: [0; 32],
-            layer_sync: self.layer_sync.clone(),
-        };
+        let snapshotter = policy.snapshotters.of(&handler).to_owned();
+        let plan = self.unpack_plan_of(&image, config.rootfs.diff_ids, snapshotter);
         limits.check_layers("the image", &plan.layers).map_err(super::shared_types::from_registry)?;
         if policy.check_free_space {
             self.content_disk.check(&self.client, &plan.layers).await?;
@@ -91,6 +85,18 @@ impl ContainerdImageStore {
         layers.release().await;
         reach(CrashPoint::PullReleased);
         Ok(info.id.clone())
+    }
+
+    /// Plans how the layers of an archive's image are unpacked.
+    fn unpack_plan_of(&self, image: &ArchiveImage, diff_ids: Vec<Digest>, snapshotter: String) -> UnpackPlan {
+        UnpackPlan {
+            rebase: self.containerd_features.supports_rebase(&snapshotter),
+            snapshotter,
+            layers: image.layers.iter().map(|layer| layer.descriptor.clone()).collect(),
+            diff_ids,
+            source: [0; 32],
+            layer_sync: self.layer_sync.clone(),
+        }
     }
 
     /// Writes the configuration and the manifest, with the labels by which containerd's garbage collection

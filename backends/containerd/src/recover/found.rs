@@ -125,8 +125,20 @@ impl Recovery {
         Ok(FoundTask { sandbox, record, dirs, snapshotter, exit, noted, files, files_lost, outdated })
     }
 
+    /// Collects the queries for all processes whose state the found records and files do not tell.
+    pub(super) fn process_queries(
+        &self,
+        sandboxes: &[(SandboxId, Result<FoundSandbox>)],
+        tasks: &[(TaskId, Result<FoundTask>)],
+    ) -> Vec<ProcessQuery> {
+        let of_sandboxes =
+            readable(sandboxes).filter_map(|(id, found)| self.sandbox_process_query(id, found));
+        let of_tasks = readable(tasks).filter_map(|(id, found)| self.task_process_query(id, found));
+        of_sandboxes.chain(of_tasks).collect()
+    }
+
     /// The query for the infra process of a sandbox, if the sandbox is ready and has one.
-    pub(super) fn sandbox_process_query(&self, id: SandboxId, found: &FoundSandbox) -> Option<ProcessQuery> {
+    fn sandbox_process_query(&self, id: SandboxId, found: &FoundSandbox) -> Option<ProcessQuery> {
         let FoundSandbox { phase, entry, outdated: _ } = found;
         let id = id.to_string();
         (entry.record.infra && *phase == SandboxPhase::Ready).then(|| ProcessQuery {
@@ -142,7 +154,7 @@ impl Recovery {
     }
 
     /// The query for the main process of a task; `None` if its state can be decided without.
-    pub(super) fn task_process_query(&self, id: TaskId, found: &FoundTask) -> Option<ProcessQuery> {
+    fn task_process_query(&self, id: TaskId, found: &FoundTask) -> Option<ProcessQuery> {
         let TaskFiles { started, begun, .. } = found.files;
         let is_open = needs_shim_query(found.exit.is_some(), begun, started.is_some(), found.files_lost);
         is_open.then(|| ProcessQuery {
@@ -153,6 +165,20 @@ impl Recovery {
             visible: self.context.has_host_processes(&found.record.handler),
         })
     }
+}
+
+/// The container objects of readable sandboxes and tasks that an older version has written.
+pub(super) fn outdated_objects(
+    sandboxes: &[(SandboxId, Result<FoundSandbox>)],
+    tasks: &[(TaskId, Result<FoundTask>)],
+) -> Vec<OutdatedObject> {
+    let of_sandboxes = readable(sandboxes).filter_map(|(_, found)| found.outdated.clone());
+    let of_tasks = readable(tasks).filter_map(|(_, found)| found.outdated.clone());
+    of_sandboxes.chain(of_tasks).collect()
+}
+
+fn readable<I: Copy, F>(found: &[(I, Result<F>)]) -> impl Iterator<Item = (I, &F)> {
+    found.iter().filter_map(|(id, found)| Some((*id, found.as_ref().ok()?)))
 }
 
 /// The state of a sandbox that was found in this phase. Even a stopped one may have been released only in

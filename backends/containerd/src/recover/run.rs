@@ -13,7 +13,7 @@ use switchyard_core::{Error, Result};
 use switchyard_crash_points::{CrashPoint, reach};
 
 use super::decide::{SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
-use super::found::{FoundSandbox, FoundTask};
+use super::found::{FoundSandbox, FoundTask, outdated_objects};
 use super::inventory::{Inventory, Snapshots};
 use super::outdated::OutdatedObjectCleanup;
 use super::plan::{DecidedTask, RecoveryPlan, SandboxPresence};
@@ -56,22 +56,13 @@ impl Recovery {
             sandboxes.into_iter().map(|(id, container)| (id, self.read_sandbox(id, &container))).collect();
         let tasks = self.read_tasks(tasks).await;
         let files_lost = self.have_lost_files(&tasks);
-        let of_sandboxes = sandboxes.iter().filter_map(|(id, found)| {
-            found.as_ref().ok().and_then(|found| self.sandbox_process_query(*id, found))
-        });
-        let of_tasks = tasks.iter().filter_map(|(id, found)| {
-            found.as_ref().ok().and_then(|found| self.task_process_query(*id, found))
-        });
         phases.done("records");
-        let processes = self.query_processes(of_sandboxes.chain(of_tasks).collect()).await?;
+        let processes = self.query_processes(self.process_queries(&sandboxes, &tasks)).await?;
         phases.done("processes");
 
         let mut plan =
             RecoveryPlan { unreadable: vec!["container"; unrecognized.len()], ..RecoveryPlan::default() };
-        let outdated = sandboxes.iter().filter_map(|(_, found)| found.as_ref().ok()?.outdated.clone());
-        let outdated =
-            outdated.chain(tasks.iter().filter_map(|(_, found)| found.as_ref().ok()?.outdated.clone()));
-        for object in outdated {
+        for object in outdated_objects(&sandboxes, &tasks) {
             plan.cleanup.push(Box::new(OutdatedObjectCleanup::new(&self.client, object)));
         }
         for (id, mut found) in sandboxes {
@@ -96,15 +87,7 @@ impl Recovery {
         plan.lost_starts.drain(..).for_each(|id| self.shims.predecessor_calls.insert(id));
         phases.done("debris");
         reach(CrashPoint::RecoverySandboxes);
-        for cleanup in self.processes.sync_protected_exits(|| self.tasks.table.exits_to_protect()).await {
-            plan.cleanup.push(Box::new(cleanup));
-        }
-        for cleanup in self.predecessor_calls.remove_stale_waits().await {
-            plan.cleanup.push(Box::new(cleanup));
-        }
-        for cleanup in self.cgroups.load_busy_cgroups().await {
-            plan.remove("cgroup", cleanup, &self.context.observer);
-        }
+        self.add_cleanups(&mut plan).await;
         phases.done("exits");
         plan.report(&*self.context.observer);
         tracing::info!(
@@ -117,6 +100,19 @@ impl Recovery {
             "recovered what a predecessor left"
         );
         Ok(self.start_background_work(plan, garbage, known).await)
+    }
+
+    /// Queues the cleanup of what calls and exits of a predecessor have left.
+    async fn add_cleanups(&self, plan: &mut RecoveryPlan) {
+        for cleanup in self.processes.sync_protected_exits(|| self.tasks.table.exits_to_protect()).await {
+            plan.cleanup.push(Box::new(cleanup));
+        }
+        for cleanup in self.predecessor_calls.remove_stale_waits().await {
+            plan.cleanup.push(Box::new(cleanup));
+        }
+        for cleanup in self.cgroups.load_busy_cgroups().await {
+            plan.remove("cgroup", cleanup, &self.context.observer);
+        }
     }
 
     /// Forgets what an earlier try has found.
@@ -137,9 +133,8 @@ impl Recovery {
         known: HashSet<TaskId>,
     ) -> Recovered {
         let RecoveryPlan { recovered, cleanup, running_tasks, .. } = plan;
-        for item in cleanup {
-            self.cleanup.spawn(item, &self.tracker);
-        }
+        // Before the cleanups, some of which hold the same lock while they wait for a shim: recovery would wait
+        // for each shim that does not answer.
         for entry in running_tasks {
             self.attachments.end_taken_input(&entry);
             let recovery = Arc::clone(self);
@@ -148,6 +143,9 @@ impl Recovery {
                 let _guard = guard;
                 recovery.resume_log(&entry).await;
             });
+        }
+        for item in cleanup {
+            self.cleanup.spawn(item, &self.tracker);
         }
         let recovery = Arc::clone(self);
         self.tracker.spawn(async move {

@@ -81,10 +81,7 @@ pub(crate) fn container(
         image: image.image,
         command,
         args,
-        cwd: match working_dir.as_str() {
-            "" => None,
-            path => Some(absolute("config.working_dir", path)?),
-        },
+        cwd: working_directory(&working_dir)?,
         env: environment(envs)?,
         unset_env: Vec::new(),
         user,
@@ -106,17 +103,21 @@ pub(crate) fn container(
         pid: pid.unwrap_or_else(|| parent.pid()),
         cgroup_namespace: None,
         init: false,
-        stdio: Stdio {
-            stdin: match (stdin, stdin_once) {
-                (false, _) => Stdin::Closed,
-                (true, false) => Stdin::Open,
-                (true, true) => Stdin::Once,
-            },
-            tty,
-            output: output(&parent.config.log_directory, &log_path)?,
-        },
+        stdio: Stdio { stdin: stdin_mode(stdin, stdin_once), tty, output: output(parent, &log_path)? },
         stop_signal: signal::stop_signal(stop_signal)?,
     })
+}
+
+fn working_directory(path: &str) -> Result<Option<PathBuf>> {
+    if path.is_empty() { Ok(None) } else { absolute("config.working_dir", path).map(Some) }
+}
+
+const fn stdin_mode(is_open: bool, is_once: bool) -> Stdin {
+    match (is_open, is_once) {
+        (false, _) => Stdin::Closed,
+        (true, false) => Stdin::Open,
+        (true, true) => Stdin::Once,
+    }
 }
 
 /// The names of CDI devices: those of the field, then those of annotations, without duplicates.
@@ -187,7 +188,8 @@ fn variable((index, variable): (usize, cri::KeyValue)) -> Result<EnvVar> {
 }
 
 /// Returns the destination of output; without a directory or a path there is no log.
-fn output(directory: &str, log_path: &str) -> Result<Output> {
+fn output(parent: &Parent<'_>, log_path: &str) -> Result<Output> {
+    let directory = parent.config.log_directory.as_str();
     if directory.is_empty() || log_path.is_empty() {
         return Ok(Output::Live);
     }

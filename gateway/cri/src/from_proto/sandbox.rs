@@ -70,16 +70,8 @@ pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime
             capabilities: BTreeMap::from([("io.kubernetes.cri.pod-annotations".to_owned(), annotations)]),
         })
     };
+    let annotations = runtime_annotations(&metadata);
     let cri::PodSandboxMetadata { name, uid, namespace, attempt } = metadata;
-    let facts = [
-        ("container-type", "sandbox"),
-        ("sandbox-id", ID_PLACEHOLDER),
-        ("sandbox-name", name.as_str()),
-        ("sandbox-namespace", namespace.as_str()),
-        ("sandbox-uid", uid.as_str()),
-    ];
-    let annotations =
-        facts.map(|(fact, value)| (format!("io.kubernetes.cri.{fact}"), value.to_owned())).into();
     Ok(SandboxSpec {
         meta: Meta {
             owner: Owner::Kubernetes,
@@ -109,6 +101,18 @@ pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime
         selinux,
         users: namespaces.users,
     })
+}
+
+/// The annotations of the sandbox that runtimes and their shims read, as containerd writes them.
+fn runtime_annotations(metadata: &cri::PodSandboxMetadata) -> BTreeMap<String, String> {
+    let facts = [
+        ("container-type", "sandbox"),
+        ("sandbox-id", ID_PLACEHOLDER),
+        ("sandbox-name", metadata.name.as_str()),
+        ("sandbox-namespace", metadata.namespace.as_str()),
+        ("sandbox-uid", metadata.uid.as_str()),
+    ];
+    facts.map(|(fact, value)| (format!("io.kubernetes.cri.{fact}"), value.to_owned())).into()
 }
 
 fn check_metadata(metadata: &cri::PodSandboxMetadata) -> Result<()> {
