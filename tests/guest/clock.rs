@@ -12,7 +12,7 @@ use switchyard_tests::leak_scan;
 use switchyard_tests::registry::Registry;
 use switchyard_tests::registry_proxy::{Access, RegistryFault};
 
-use crate::node::{CONTAINERD, GuestFact, GuestNode, LIMIT, run};
+use crate::node::{CONTAINERD, GuestFact, GuestNode, GuestPod, LIMIT, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("clock_jumps_have_no_effect", clock_jumps_have_no_effect),
@@ -104,17 +104,7 @@ fn by_years(node: &GuestNode) {
         registry.proxy().add_fault(&part, RegistryFault::Hold);
         let pull = scope.spawn(|| cri.pull(&image, None));
         assert!(eventually(LIMIT, || registry.proxy().count(&part) > 0), "the pull comes to the layer");
-        for (hours, spare) in [YEARS, -YEARS].into_iter().zip(SPARE) {
-            jump(hours);
-            node.wait_ready();
-            let _ = ctr(&["leases", "delete", "--sync", spare]);
-            let leases = ctr(&["leases", "ls", "-q"]);
-            assert!(leases.iter().any(|lease| lease.contains("-pull-")), "its lease is gone: {leases:?}");
-            let so_far = pod.log_lines("slow").len();
-            pod.wait_log_lines("slow", |lines| lines.len() > so_far + 2);
-            let under_way = [stop.is_finished(), exec.is_finished(), pull.is_finished()];
-            assert_eq!(under_way, [false; 3], "a stop, an exec, a pull ended after a jump of {hours} h");
-        }
+        assert_jumps_end_nothing(node, &pod, || [stop.is_finished(), exec.is_finished(), pull.is_finished()]);
         fs::write(Path::new(SIGNAL_DIR).join("end"), "").expect("it can be written");
         registry.proxy().release();
         stop.join().expect("it does not panic").expect("it is stopped");
@@ -127,13 +117,31 @@ fn by_years(node: &GuestNode) {
     let status = node.wait_exit(&slow);
     assert_eq!(status.exit_code, 5, "it was not killed before its time");
     check(&status, 0);
+    assert_image_is_whole(node, &pod, &image);
+    fs::remove_dir_all(SIGNAL_DIR).expect("it is there");
+}
+
+fn assert_image_is_whole(node: &GuestNode, pod: &GuestPod<'_>, image: &str) {
     let mut config = node.container("pulled", "exec cat /data");
-    config.image = Some(switchyard_tests::cri::image_spec(&image));
+    config.image = Some(switchyard_tests::cri::image_spec(image));
     let id = node.cri.create(&pod.id, &config, &pod.config).expect("it can be made");
     node.cri.start(&id).expect("it can be started");
     assert_eq!(node.wait_exit(&id).exit_code, 0);
     assert_eq!(pod.log_lines("pulled").concat(), "years".repeat(20_000));
-    fs::remove_dir_all(SIGNAL_DIR).expect("it is there");
+}
+
+/// Sets the clock forward and back again during a stop, an exec and a pull, and looks which of them have ended.
+fn assert_jumps_end_nothing(node: &GuestNode, pod: &GuestPod<'_>, ended: impl Fn() -> [bool; 3]) {
+    for (hours, spare) in [YEARS, -YEARS].into_iter().zip(SPARE) {
+        jump(hours);
+        node.wait_ready();
+        let _ = ctr(&["leases", "delete", "--sync", spare]);
+        let leases = ctr(&["leases", "ls", "-q"]);
+        assert!(leases.iter().any(|lease| lease.contains("-pull-")), "its lease is gone: {leases:?}");
+        let so_far = pod.log_lines("slow").len();
+        pod.wait_log_lines("slow", |lines| lines.len() > so_far + 2);
+        assert_eq!(ended(), [false; 3], "a stop, an exec, a pull ended after a jump of {hours} h");
+    }
 }
 
 /// The mount of the directory in which containers see the release files.

@@ -121,6 +121,10 @@ fn stats_match_the_cgroup(node: &GuestNode) {
     let set = reported.working_set_bytes.unwrap_or_default().value;
     assert!(near(set, low.0 - low.1, high.0 - high.1), "{set} is not between {low:?} and {high:?}");
 
+    assert_pod_has_stats(node, &pod);
+}
+
+fn assert_pod_has_stats(node: &GuestNode, pod: &GuestPod<'_>) {
     let request = cri::PodSandboxStatsRequest { pod_sandbox_id: pod.id.clone() };
     let answer = node.cri.runtime(async |mut client| client.pod_sandbox_stats(request).await);
     let linux = answer.expect("it has stats").stats.unwrap_or_default().linux.unwrap_or_default();

@@ -126,33 +126,11 @@ fn upgrades_change_no_process(node: &GuestNode) {
     let helpers_before = helpers();
     assert_eq!(replaced(), Vec::<String>::new());
 
-    let daemon = property("switchyard", "MainPID");
-    let said = dpkg_succeeds(&["--install", BEFORE]);
-    assert_ne!(property("switchyard", "MainPID"), daemon, "the new program is in place");
-    assert!(said.contains("'switchyard restart logkeeper' replaces it"), "{said}");
-    counting.assert_goes_on(&process);
-    assert_eq!(helpers(), helpers_before);
-    assert_eq!(replaced(), ["logkeeper"]);
-    let metrics = switchyard_tests::http::get_unix(Path::new("/run/switchyard/admin.sock"), "/metrics");
-    let metrics = metrics.expect("they are served").text();
-    assert!(metrics.contains("switchyard_replaced_programs{part=\"logkeeper\"} 1"), "{metrics}");
-    assert!(metrics.contains("switchyard_replaced_programs{part=\"containerd\"} 0"), "{metrics}");
+    assert_upgrade_replaces_the_daemon_only(&counting, &process, &helpers_before);
 
-    // As an upgrade of containerd does it.
-    run(&["sh", "-c", "cp -p /usr/bin/containerd /usr/bin/new && mv /usr/bin/new /usr/bin/containerd"]);
-    run(&["dpkg-trigger", "--no-await", "--by-package=containerd", "/usr/bin/containerd"]);
-    let said = dpkg_succeeds(&["--triggers-only", "--pending"]);
-    assert!(said.contains("'switchyard restart containerd' replaces it"), "{said}");
-    assert_eq!(replaced(), ["containerd", "logkeeper"]);
+    assert_upgrade_of_containerd_is_noticed();
 
-    let [keeper, containerd] = helpers_before;
-    let said = run(&["switchyard", "restart", "logkeeper"]);
-    assert!(said.starts_with(&format!("logkeeper: process {keeper} before, process ")), "{said}");
-    assert_eq!(replaced(), ["containerd"]);
-    let said = run(&["switchyard", "restart", "containerd"]);
-    assert!(said.starts_with(&format!("containerd: process {containerd} before, process ")), "{said}");
-    assert_eq!(replaced(), Vec::<String>::new());
-    assert!(helpers().iter().zip([&keeper, &containerd]).all(|(now, before)| now != before));
+    assert_restarts_replace_both(&helpers_before);
     counting.assert_goes_on(&process);
 
     dpkg_succeeds(&["--install", NOW]);
@@ -168,6 +146,44 @@ fn upgrades_change_no_process(node: &GuestNode) {
     assert!(printed.lines().zip(1..).all(|(line, number)| *line == format!("{number}")), "{printed}");
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
     task.remove_cgroups();
+}
+
+fn assert_restarts_replace_both(helpers_before: &[String; 2]) {
+    let [keeper, containerd] = helpers_before;
+    let said = run(&["switchyard", "restart", "logkeeper"]);
+    assert!(said.starts_with(&format!("logkeeper: process {keeper} before, process ")), "{said}");
+    assert_eq!(replaced(), ["containerd"]);
+    let said = run(&["switchyard", "restart", "containerd"]);
+    assert!(said.starts_with(&format!("containerd: process {containerd} before, process ")), "{said}");
+    assert_eq!(replaced(), Vec::<String>::new());
+    assert!(helpers().iter().zip(helpers_before).all(|(now, before)| now != before));
+}
+
+fn assert_upgrade_of_containerd_is_noticed() {
+    // As an upgrade of containerd does it.
+    run(&["sh", "-c", "cp -p /usr/bin/containerd /usr/bin/new && mv /usr/bin/new /usr/bin/containerd"]);
+    run(&["dpkg-trigger", "--no-await", "--by-package=containerd", "/usr/bin/containerd"]);
+    let said = dpkg_succeeds(&["--triggers-only", "--pending"]);
+    assert!(said.contains("'switchyard restart containerd' replaces it"), "{said}");
+    assert_eq!(replaced(), ["containerd", "logkeeper"]);
+}
+
+fn assert_upgrade_replaces_the_daemon_only(
+    counting: &Counting<'_>,
+    process: &str,
+    helpers_before: &[String; 2],
+) {
+    let daemon = property("switchyard", "MainPID");
+    let said = dpkg_succeeds(&["--install", BEFORE]);
+    assert_ne!(property("switchyard", "MainPID"), daemon, "the new program is in place");
+    assert!(said.contains("'switchyard restart logkeeper' replaces it"), "{said}");
+    counting.assert_goes_on(process);
+    assert_eq!(helpers(), *helpers_before);
+    assert_eq!(replaced(), ["logkeeper"]);
+    let metrics = switchyard_tests::http::get_unix(Path::new("/run/switchyard/admin.sock"), "/metrics");
+    let metrics = metrics.expect("they are served").text();
+    assert!(metrics.contains("switchyard_replaced_programs{part=\"logkeeper\"} 1"), "{metrics}");
+    assert!(metrics.contains("switchyard_replaced_programs{part=\"containerd\"} 0"), "{metrics}");
 }
 
 #[track_caller]

@@ -59,10 +59,14 @@ fn pressure_is_reported(node: &GuestNode) {
     assert!(linux.memory.is_some_and(|memory| memory.psi.is_some()));
     assert!(linux.io.is_some_and(|io| io.psi.is_some()));
 
+    assert_pressure_is_among_the_metrics(node, &pod.id, &id);
+}
+
+fn assert_pressure_is_among_the_metrics(node: &GuestNode, pod: &str, id: &str) {
     let request = cri::ListPodSandboxMetricsRequest::default();
     let answer = node.cri.runtime(async |mut client| client.list_pod_sandbox_metrics(request).await);
     let all = answer.expect("they can be listed").pod_metrics;
-    let ours = all.into_iter().find(|of| of.pod_sandbox_id == pod.id).expect("it is among them");
+    let ours = all.into_iter().find(|of| of.pod_sandbox_id == pod).expect("it is among them");
     let of = ours.container_metrics.into_iter().find(|of| of.container_id == id).expect("it is among them");
     for (name, grows) in [
         ("container_pressure_cpu_waiting_seconds_total", true),

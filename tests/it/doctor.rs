@@ -10,7 +10,7 @@ use serde_json::Value;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::daemon::binary;
 use switchyard_tests::image::busybox;
-use switchyard_tests::node::TestNode;
+use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::registry_proxy::Access;
 use switchyard_tests::root::PrivateRoot;
 
@@ -139,7 +139,7 @@ fn bundle_has_all_parts_and_no_secret() {
             token.display().to_string()
         )
     });
-    use_secrets(&node);
+    let _pod = use_secrets(&node);
 
     let archive = node.root().path().join("bundle.tar.gz");
     let path = archive.to_str().expect("the path is ASCII");
@@ -188,8 +188,8 @@ fn assert_bundle_has_the_files_of_the_daemon(node: &TestNode) {
     assert!(text.contains(&node.root().state().display().to_string()), "{text}");
 }
 
-/// Pulls with the right and a wrong password, and starts a container with a secret in its environment.
-fn use_secrets(node: &TestNode) {
+/// Pulls with the right and a wrong password, and starts a container with a secret in its environment. Returns its pod.
+fn use_secrets(node: &TestNode) -> TestPod<'_> {
     let credentials = Access::Basic { user: "user".into(), password: SECRET.into() };
     let registry = switchyard_tests::registry::Registry::start_behind_proxy(credentials);
     registry.push("private/busybox:latest", &busybox().build());
@@ -203,4 +203,5 @@ fn use_secrets(node: &TestNode) {
     let mut config = node.container("main", &["sh", "-c", "exec sleep 1000"]);
     config.envs.push(cri::KeyValue { key: "PASSWORD".into(), value: SECRET.into() });
     let _container = pod.start(&config);
+    pod
 }

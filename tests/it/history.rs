@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::TestNode;
+use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::nomad::agent::Agent;
 use switchyard_tests::nomad::task::TaskSetup;
 use switchyard_tests::registry_proxy::RegistryFault;
@@ -60,20 +60,7 @@ fn operations(lines: &[Value], label: &str, value: &str) -> Vec<String> {
 fn each_change_has_one_line_with_its_caller_and_no_secret() {
     let (node, file) = audited_node();
     let pod = node.pod("audited");
-    let mut config = node.container("main", &["sh", "-c", &format!("echo {SECRET}; exec sleep 1000")]);
-    config.envs.push(cri::KeyValue { key: "PASSWORD".into(), value: SECRET.into() });
-    let id = pod.start(&config);
-    let mut session = StreamSession::exec(node.cri(), &id, &["sh", "-c", &format!("echo {SECRET}")], OUTPUTS);
-    assert_eq!(session.wait_exit_code(), 0);
-    assert_eq!(node.cri().sh(&id, &format!("echo {SECRET}")), SECRET);
-    let mut broken = node.container("broken", &["/no/such/program", SECRET]);
-    broken.envs.clone_from(&config.envs);
-    let broken = pod.create(&broken);
-    node.cri().start(&broken).expect_err("there is no such program");
-    node.cri().stop(&id, 0).expect("it stops");
-    node.cri().remove(&id).expect("it is removed");
-    node.output(&["log", "level", "debug", "--for", "10m"]);
-    node.output(&["config", "reload"]);
+    make_changes(&node, &pod);
 
     let expected = ["create_task", "start_task", "exec", "stop_task", "remove_task"];
     let complete = || audited(&file).iter().any(|line| line["operation"] == "reload_config");
@@ -95,6 +82,24 @@ fn each_change_has_one_line_with_its_caller_and_no_secret() {
     assert!(!text.contains(SECRET), "{text}");
     assert!(!node.output(&["events", "--output", "json"]).contains(SECRET));
     assert!(!node.output(&["status", "--verbose"]).contains(SECRET));
+}
+
+/// Makes each kind of change, with a secret in whatever may have one.
+fn make_changes(node: &TestNode, pod: &TestPod<'_>) {
+    let mut config = node.container("main", &["sh", "-c", &format!("echo {SECRET}; exec sleep 1000")]);
+    config.envs.push(cri::KeyValue { key: "PASSWORD".into(), value: SECRET.into() });
+    let id = pod.start(&config);
+    let mut session = StreamSession::exec(node.cri(), &id, &["sh", "-c", &format!("echo {SECRET}")], OUTPUTS);
+    assert_eq!(session.wait_exit_code(), 0);
+    assert_eq!(node.cri().sh(&id, &format!("echo {SECRET}")), SECRET);
+    let mut broken = node.container("broken", &["/no/such/program", SECRET]);
+    broken.envs.clone_from(&config.envs);
+    let broken = pod.create(&broken);
+    node.cri().start(&broken).expect_err("there is no such program");
+    node.cri().stop(&id, 0).expect("it stops");
+    node.cri().remove(&id).expect("it is removed");
+    node.output(&["log", "level", "debug", "--for", "10m"]);
+    node.output(&["config", "reload"]);
 }
 
 #[test]

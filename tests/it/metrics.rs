@@ -111,14 +111,26 @@ fn promtool_has_no_complaint_about_a_node_with_pods_and_jobs() {
     assert_eq!(promtool(&text), "");
     assert_ne!(promtool("# TYPE wrong counter\nwrong 1\n"), "", "promtool finds what is wrong");
 
-    let calls = |method: &str| value(&text, "switchyard_containerd_calls_total", &[("method", method)]);
+    assert_calls_of_containerd_are_counted(&text);
+
+    assert_calls_of_nomad_and_the_runtime_are_counted(&text);
+    assert!(!text.contains(&id) && !text.contains("no-such-container"), "a label holds an id: {text}");
+
+    driver.destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_cgroups();
+    drop(task);
+    agent.stop();
+}
+
+fn assert_calls_of_containerd_are_counted(text: &str) {
+    let calls = |method: &str| value(text, "switchyard_containerd_calls_total", &[("method", method)]);
     let timed = |method: &str| {
-        value(&text, "switchyard_containerd_call_duration_seconds_count", &[("method", method)])
+        value(text, "switchyard_containerd_call_duration_seconds_count", &[("method", method)])
     };
     let create = "containerd.services.tasks.v1.Tasks/Create";
     assert!(calls(create) >= Some(2.0) && timed(create) == calls(create), "{text}");
     let ok = [("method", create), ("code", "OK")];
-    assert_eq!(value(&text, "switchyard_containerd_calls_total", &ok), calls(create), "{text}");
+    assert_eq!(value(text, "switchyard_containerd_calls_total", &ok), calls(create), "{text}");
     let wait = "containerd.services.tasks.v1.Tasks/Wait";
     assert!(calls(wait) >= Some(1.0) && timed(wait).is_none(), "{text}");
     assert!(calls("containerd.services.version.v1.Version/Version") >= Some(1.0), "{text}");
@@ -127,22 +139,18 @@ fn promtool_has_no_complaint_about_a_node_with_pods_and_jobs() {
     assert!(
         calls("containerd.task.v2.Task/Wait").is_some() && timed("containerd.task.v2.Task/Wait").is_none()
     );
+}
 
+fn assert_calls_of_nomad_and_the_runtime_are_counted(text: &str) {
     let wait = [("method", "hashicorp.nomad.plugins.drivers.proto.Driver/WaitTask")];
-    assert_eq!(value(&text, "switchyard_rpc_requests_total", &wait), Some(1.0), "{text}");
-    assert_eq!(value(&text, "switchyard_rpc_duration_seconds_count", &wait), None, "{text}");
+    assert_eq!(value(text, "switchyard_rpc_requests_total", &wait), Some(1.0), "{text}");
+    assert_eq!(value(text, "switchyard_rpc_duration_seconds_count", &wait), None, "{text}");
     // The streams of the agent and of its launcher are open.
-    assert_eq!(value(&text, "switchyard_rpc_in_flight", &[("protocol", "nomad")]), Some(0.0), "{text}");
+    assert_eq!(value(text, "switchyard_rpc_in_flight", &[("protocol", "nomad")]), Some(0.0), "{text}");
     for name in ["switchyard_runtime_workers", "switchyard_runtime_alive_tasks"] {
-        assert!(value(&text, name, &[]) >= Some(1.0), "{name}: {text}");
+        assert!(value(text, name, &[]) >= Some(1.0), "{name}: {text}");
     }
-    assert!(value(&text, "switchyard_runtime_busy_seconds_total", &[]) > Some(0.0), "{text}");
-    assert!(!text.contains(&id) && !text.contains("no-such-container"), "a label holds an id: {text}");
-
-    driver.destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_cgroups();
-    drop(task);
-    agent.stop();
+    assert!(value(text, "switchyard_runtime_busy_seconds_total", &[]) > Some(0.0), "{text}");
 }
 
 #[test]

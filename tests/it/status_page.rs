@@ -133,24 +133,9 @@ fn page_shows_all_owners_to_who_has_a_link_and_is_readable_in_every_view() {
     assert!(eventually(LIMIT, || page.text().contains("tests/shop")), "{}", page.text());
     assert_node_is_shown(&mut page);
 
-    // A second reading shows what has begun meanwhile.
-    let late = node.pod("late");
-    let newcomer = late.start(&node.container("newcomer", &["sleep", "1000"]));
-    let text = page.open(&home);
-    assert!(text.contains("newcomer") && text.contains("task started"), "{text}");
-    let text = page.open(&format!("{home}tasks/{newcomer}"));
-    assert!(text.contains("tests/late/newcomer") && text.contains("Nothing was written."), "{text}");
+    assert_second_reading_is_newer(&node, &mut page, &home);
 
-    let mut text = String::new();
-    let task = format!("{home}tasks/{main}");
-    assert!(eventually(LIMIT, || {
-        text = page.open(&task);
-        text.contains("in-the-log")
-    }));
-    assert!(text.contains("<script>document.title=1</script><b>\u{fffd}bold"), "{text}");
-    assert!(!text.contains(SECRET) && !text.contains("TOKEN"), "{text}");
-    check(&mut page, "task");
-    assert!(!page.tags().contains("script") && !page.tags().contains("b"), "{:?}", page.tags());
+    assert_output_of_a_task_is_text(&mut page, &format!("{home}tasks/{main}"));
     page.open(&format!("{home}?refresh=10"));
     assert!(names_of(&mut page, "link").iter().any(|name| name == "Stop refreshing (every 10 s)"));
 
@@ -167,6 +152,28 @@ fn page_shows_all_owners_to_who_has_a_link_and_is_readable_in_every_view() {
     agent.driver().stop(job.id(), Duration::ZERO, "").expect("it stops");
     agent.driver().destroy(job.id(), true).expect("it can be destroyed");
     job.remove_cgroups();
+}
+
+/// A second reading shows what has begun meanwhile.
+fn assert_second_reading_is_newer(node: &TestNode, page: &mut BrowserPage<'_>, home: &str) {
+    let late = node.pod("late");
+    let newcomer = late.start(&node.container("newcomer", &["sleep", "1000"]));
+    let text = page.open(home);
+    assert!(text.contains("newcomer") && text.contains("task started"), "{text}");
+    let text = page.open(&format!("{home}tasks/{newcomer}"));
+    assert!(text.contains("tests/late/newcomer") && text.contains("Nothing was written."), "{text}");
+}
+
+fn assert_output_of_a_task_is_text(page: &mut BrowserPage<'_>, task: &str) {
+    let mut text = String::new();
+    assert!(eventually(LIMIT, || {
+        text = page.open(task);
+        text.contains("in-the-log")
+    }));
+    assert!(text.contains("<script>document.title=1</script><b>\u{fffd}bold"), "{text}");
+    assert!(!text.contains(SECRET) && !text.contains("TOKEN"), "{text}");
+    check(page, "task");
+    assert!(!page.tags().contains("script") && !page.tags().contains("b"), "{:?}", page.tags());
 }
 
 fn assert_node_is_shown(page: &mut BrowserPage<'_>) {

@@ -4,7 +4,6 @@
 //! namespaces with the network, then `/etc/hosts` and the infra process, then the phase `ready` in the
 //! record. Whichever step fails, [`Sandboxes::destroy_sandbox`] undoes all of them from the id alone.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};

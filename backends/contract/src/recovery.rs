@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use switchyard_core::ErrorKind;
 use switchyard_core::backend::Withdrawal;
-use switchyard_core::id::{LeaseToken, SandboxId};
+use switchyard_core::id::{LeaseToken, SandboxId, TaskId};
 use switchyard_core::spec::{
     ComputeClaim, CpuShares, HostPort, HostPorts, LeaseClaim, MemoryLimit, Protocol, Reserved, Resources,
     SandboxSpec, Signal, TaskSpec, TaskUpdate,
@@ -236,16 +236,20 @@ pub async fn claims_of_sandboxes_and_tasks_are_recovered(fixture: &dyn Fixture) 
     assert_eq!(sandbox_in(&found, id).details.host_ports, host_ports);
     let details = &task_in(&found, task.id).details;
     assert_eq!((details.leases.as_slice(), details.compute), ([claim].as_slice(), compute));
-    // An update without this field leaves it unchanged.
     let fewer = ComputeClaim { reserved: Reserved { cpu_milli: 500, ..reserved }, exclusive_cpus: false };
-    for (requested, expected) in [(Some(fewer), fewer), (None, fewer)] {
-        let update = TaskUpdate { compute: requested, ..TaskUpdate::default() };
-        let details = test.backend.update_task(task.id, &update).await.expect("update");
-        assert_eq!(details.compute, expected);
-        assert_eq!(task_in(&test.reopen().await, task.id).details.compute, expected);
-    }
+    assert_compute_is_updated(&mut test, task.id, fewer).await;
     assert!(found.remnants.is_empty(), "{:?}", found.remnants);
     test.backend.wait_network_released(id).await;
+}
+
+/// Updates the amounts that a task has claimed. An update without this field leaves them unchanged.
+async fn assert_compute_is_updated(test: &mut ContractTest<'_>, task: TaskId, claim: ComputeClaim) {
+    for (requested, expected) in [(Some(claim), claim), (None, claim)] {
+        let update = TaskUpdate { compute: requested, ..TaskUpdate::default() };
+        let details = test.backend.update_task(task, &update).await.expect("update");
+        assert_eq!(details.compute, expected);
+        assert_eq!(task_in(&test.reopen().await, task).details.compute, expected);
+    }
 }
 
 /// A reservation above the limit is refused.
@@ -262,6 +266,6 @@ pub async fn failed_limits_update_keeps_the_old_limits(fixture: &dyn Fixture) {
     };
     refused(test.backend.update_task(task.id, &(&wrong).into()).await);
     assert_eq!(task_in(&test.reopen().await, task.id).details, before);
-    let gone = test.backend.update_task(switchyard_core::id::TaskId::random(), &(&old).into()).await;
+    let gone = test.backend.update_task(TaskId::random(), &(&old).into()).await;
     assert_eq!(refused(gone), ErrorKind::NotFound);
 }

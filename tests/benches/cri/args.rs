@@ -1,9 +1,11 @@
 //! The options: the parts to measure, and their extent.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
+use crate::crowd::CrowdSize;
 use crate::swarm::SwarmSize;
 use crate::tasks::TasksSize;
 
@@ -175,6 +177,16 @@ impl Args {
     /// Returns whether a part is measured.
     pub(crate) fn wants(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
+    }
+
+    /// Returns the number of pods that are kept, and the time for which they are watched.
+    pub(crate) fn crowd_size(&self) -> CrowdSize {
+        CrowdSize {
+            pods: self.crowd_pods,
+            running: self.crowd_running,
+            all: self.crowd_all,
+            rest: Duration::from_secs(self.rest_seconds),
+        }
     }
 
     /// Returns the extent of the part for Nomad's tasks.

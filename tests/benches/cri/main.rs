@@ -109,30 +109,13 @@ async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) ->
         measure_pulls(stand, report, ("small pulls", &name), args.pulls, size, None).await?;
     }
     if args.wants(Part::Image) && args.image_pulls > 0 {
-        let size = pulls::PullsSize {
-            layers: args.image_layers,
-            bytes: args.image_mb * 1_000_000 / args.image_layers,
-        };
-        let name = format!("pull of {} MB in {} layers", args.image_mb, args.image_layers);
-        // Before 2.2 containerd applies one layer after the other.
-        let version = stand.theirs.version().await?;
-        let mut numbers =
-            version.trim_start_matches('v').split('.').map_while(|part| part.parse::<u32>().ok());
-        let later = (numbers.next(), numbers.next()) >= (Some(2), Some(2));
-        let goal = Some(Goal::RatioAtMost(if later { 0.7 } else { 1.0 }));
-        measure_pulls(stand, report, ("large pulls", &name), args.image_pulls, size, goal).await?;
+        measure_large_pulls(args, stand, report).await?;
     }
     if args.wants(Part::Logs) && args.logs > 0 {
         measure_logs(args, stand, report).await?;
     }
     if args.wants(Part::Streams) {
-        let mut samples = streams::measure(stand, args.commands, args.transfers).await?;
-        if let Some(calls) = samples.calls.take() {
-            // Each round runs one whose output is in the answer, and one whose output is streamed.
-            report.breakdown("command", calls, 2 * args.commands);
-        }
-        let (rows, note) = samples.rows();
-        report.section("commands and ports", rows, note);
+        measure_streams(args, stand, report).await?;
     }
     if args.wants(Part::Burst) || args.wants(Part::Rate) {
         measure_load(args, stand, report).await?;
@@ -142,13 +125,7 @@ async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) ->
         Row::ours("the same after the work above", "MiB", [(worked.daemon + worked.logkeeper).rss_mib()]);
     memory.push(row.goal(Goal::OursAtMost(30.0)));
     if args.wants(Part::Crowd) {
-        let size = crowd::CrowdSize {
-            pods: args.crowd_pods,
-            running: args.crowd_running,
-            all: args.crowd_all,
-            rest: Duration::from_secs(args.rest_seconds),
-        };
-        memory.extend(crowd::measure(stand, size, report).await?);
+        memory.extend(crowd::measure(stand, args.crowd_size(), report).await?);
     }
     report.section("resident memory", memory, String::new());
     if args.wants(Part::Usage) {
@@ -168,6 +145,29 @@ async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) ->
         measure_devices(args, stand, report).await?;
     }
     Ok(())
+}
+
+async fn measure_streams(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
+    let mut samples = streams::measure(stand, args.commands, args.transfers).await?;
+    if let Some(calls) = samples.calls.take() {
+        // Each round runs one whose output is in the answer, and one whose output is streamed.
+        report.breakdown("command", calls, 2 * args.commands);
+    }
+    let (rows, note) = samples.rows();
+    report.section("commands and ports", rows, note);
+    Ok(())
+}
+
+/// Pulls of an image with few large layers. Before 2.2 containerd applies one layer after the other.
+async fn measure_large_pulls(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
+    let size =
+        pulls::PullsSize { layers: args.image_layers, bytes: args.image_mb * 1_000_000 / args.image_layers };
+    let name = format!("pull of {} MB in {} layers", args.image_mb, args.image_layers);
+    let version = stand.theirs.version().await?;
+    let mut numbers = version.trim_start_matches('v').split('.').map_while(|part| part.parse::<u32>().ok());
+    let later = (numbers.next(), numbers.next()) >= (Some(2), Some(2));
+    let goal = Some(Goal::RatioAtMost(if later { 0.7 } else { 1.0 }));
+    measure_pulls(stand, report, ("large pulls", &name), args.image_pulls, size, goal).await
 }
 
 async fn measure_devices(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {

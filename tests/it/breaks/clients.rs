@@ -193,6 +193,30 @@ fn abandon_changes(node: &TestNode, pod: &TestPod<'_>, id: &str, time: u64) {
     let runs = || processes::running(node.root().path(), &command).is_some();
     assert!(eventually(LIMIT, || !runs()), "the command of a client that vanished still runs");
 
+    abandon_updates(node, pod, id, time);
+
+    // On a kernel that criu does not support no checkpoint is made; `tests/guest/checkpoint.rs` abandons one
+    // that is.
+    let location = pod.log_path("checkpoint").with_extension("tar");
+    let request = cri::CheckpointContainerRequest {
+        container_id: id.to_owned(),
+        location: location.display().to_string(),
+        timeout: 0,
+    };
+    abandon_call(node, random_delay(time, 60), async |mut client| client.checkpoint_container(request).await);
+    assert_eq!(node.cri().sh(id, "echo reached"), "reached");
+
+    let name = format!("main-{time}");
+    let old = pod.log_path(&name).with_extension("old");
+    std::fs::rename(pod.log_path(&name), &old).expect("it has a log");
+    let request = cri::ReopenContainerLogRequest { container_id: id.to_owned() };
+    abandon_call(node, random_delay(time, 10), async |mut client| client.reopen_container_log(request).await);
+    node.cri().reopen_log(id).expect("it can be opened again");
+    assert!(pod.log_path(&name).exists(), "there is no new log");
+}
+
+/// Abandons updates of the limits of a container and of its pod. Each can be repeated.
+fn abandon_updates(node: &TestNode, pod: &TestPod<'_>, id: &str, time: u64) {
     let limit = (64 + i64::try_from(time).expect("it is small")) << 20;
     let limits = cri::LinuxContainerResources { memory_limit_in_bytes: limit, ..Default::default() };
     let request = cri::UpdateContainerResourcesRequest {
@@ -220,25 +244,6 @@ fn abandon_changes(node: &TestNode, pod: &TestPod<'_>, id: &str, time: u64) {
     let amended = node.cri().runtime(async |mut client| client.update_pod_sandbox_resources(again).await);
     amended.expect("it can be reported again");
     assert!(node.cri().pod_info(pod.id()).contains(&format!("\"memory_limit_in_bytes\":{limit}")));
-
-    // On a kernel that criu does not support no checkpoint is made; `tests/guest/checkpoint.rs` abandons one
-    // that is.
-    let location = pod.log_path("checkpoint").with_extension("tar");
-    let request = cri::CheckpointContainerRequest {
-        container_id: id.to_owned(),
-        location: location.display().to_string(),
-        timeout: 0,
-    };
-    abandon_call(node, random_delay(time, 60), async |mut client| client.checkpoint_container(request).await);
-    assert_eq!(node.cri().sh(id, "echo reached"), "reached");
-
-    let name = format!("main-{time}");
-    let old = pod.log_path(&name).with_extension("old");
-    std::fs::rename(pod.log_path(&name), &old).expect("it has a log");
-    let request = cri::ReopenContainerLogRequest { container_id: id.to_owned() };
-    abandon_call(node, random_delay(time, 10), async |mut client| client.reopen_container_log(request).await);
-    node.cri().reopen_log(id).expect("it can be opened again");
-    assert!(pod.log_path(&name).exists(), "there is no new log");
 }
 
 #[test]

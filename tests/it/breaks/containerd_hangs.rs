@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
 use switchyard_proto::cri::v1::{self as cri, ContainerState};
-use switchyard_tests::cri::image_spec;
+use switchyard_tests::cri::{Cri, image_spec};
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::{busybox, digest, random_layer};
-use switchyard_tests::node::{TestNode, log_content};
+use switchyard_tests::node::{TestNode, TestPod, log_content};
 use switchyard_tests::registry_proxy::RegistryFault;
 use tokio::sync::oneshot;
 use tonic::transport::Channel;
@@ -44,21 +44,7 @@ fn hung_containerd_is_reported_and_node_recovers_after_it() {
     assert_eq!(cri.containers().expect("it is answered from the table"), containers);
     assert_eq!(cri.status(&id).expect("it has a status").state(), ContainerState::ContainerRunning);
     cri.pod_status(pod.id()).expect("it has a status");
-    let container = node.container("more", &["true"]);
-    let unavailable = &[Code::Unavailable];
-    let statuses = [
-        refused("RunPodSandbox", cri.run_pod(&node.pod_config("new")), unavailable),
-        refused("CreateContainer", cri.create(pod.id(), &container, pod.config()), unavailable),
-        refused("ExecSync", cri.exec(&id, &["true"], 1), unavailable),
-        refused("StopPodSandbox", cri.stop_pod(stopping.id()), unavailable),
-        refused("RemovePodSandbox", cri.remove_pod(stopping.id()), unavailable),
-        refused("PullImage", cri.pull(&node.registry().reference("hangs/new:1"), None), unavailable),
-        refused("RemoveImage", cri.remove_image(&node.image()), unavailable),
-        refused("StartContainer", cri.start(&waiting), unavailable),
-    ];
-    for status in statuses {
-        assert!(status.message().contains("did not answer within 1s"), "{status}");
-    }
+    assert_changes_are_refused(&node, &cri, &pod, &stopping, [&id, &waiting]);
 
     // The signal may reach the process all the same, but without containerd its exit is not reported.
     let unsure = &[Code::Unavailable, Code::DeadlineExceeded];
@@ -82,6 +68,30 @@ fn hung_containerd_is_reported_and_node_recovers_after_it() {
     assert_eq!(pod.run_shell("echo more", |config| config.image = Some(image_spec(&node.image()))), "more");
     node.cri().stop(&id, 0).expect("it can be stopped");
     assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+}
+
+fn assert_changes_are_refused(
+    node: &TestNode,
+    cri: &Cri,
+    pod: &TestPod<'_>,
+    stopping: &TestPod<'_>,
+    [running, created]: [&str; 2],
+) {
+    let container = node.container("more", &["true"]);
+    let unavailable = &[Code::Unavailable];
+    let statuses = [
+        refused("RunPodSandbox", cri.run_pod(&node.pod_config("new")), unavailable),
+        refused("CreateContainer", cri.create(pod.id(), &container, pod.config()), unavailable),
+        refused("ExecSync", cri.exec(running, &["true"], 1), unavailable),
+        refused("StopPodSandbox", cri.stop_pod(stopping.id()), unavailable),
+        refused("RemovePodSandbox", cri.remove_pod(stopping.id()), unavailable),
+        refused("PullImage", cri.pull(&node.registry().reference("hangs/new:1"), None), unavailable),
+        refused("RemoveImage", cri.remove_image(&node.image()), unavailable),
+        refused("StartContainer", cri.start(created), unavailable),
+    ];
+    for status in statuses {
+        assert!(status.message().contains("did not answer within 1s"), "{status}");
+    }
 }
 
 fn assert_outage_is_noticed(node: &TestNode, begun: &cri::PodSandboxConfig) {

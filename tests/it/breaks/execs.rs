@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -171,24 +172,18 @@ fn commands_in_a_container_whose_shim_hangs_leave_a_bounded_number() {
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
 }
 
+/// How many commands a test runs at the same time.
+const COMMANDS: usize = 20;
+
 /// As of a command that starts a service: what the daemon and the shim hold for the output of its children, they let go of.
 #[test]
 fn commands_whose_children_keep_their_output_leave_no_descriptor() {
-    const COMMANDS: usize = 20;
     let node = TestNode::start_configured(|_| "[cri]\nexec_drain_seconds = 1\n".to_owned());
     let pod = node.pod("services");
     let id = pod.start_shell("main", "exec sleep 1000");
     let dir = node.root().run().join("tasks").join(&id);
     let holders = [node.daemon().pid(), shim(&node, &id)];
-    // What each descriptor is of, sorted.
-    let descriptors = || {
-        holders.map(|pid| {
-            let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").flatten();
-            let mut targets: Vec<_> = open.filter_map(|entry| fs::read_link(entry.path()).ok()).collect();
-            targets.sort();
-            targets
-        })
-    };
+    let descriptors = || holders.map(open_files);
     let children = || {
         let commands = cgroups::members(&id).into_iter().filter_map(processes::find);
         commands.filter(|process| process.command == "sleep 31540").count()
@@ -197,13 +192,7 @@ fn commands_whose_children_keep_their_output_leave_no_descriptor() {
         let entries = fs::read_dir(&dir).expect("the container has a directory").flatten();
         entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("exec-")).count()
     };
-    let at_once = |command: &[&str]| {
-        thread::scope(|scope| {
-            let call = || node.cri().exec(&id, command, 60).map(drop).map_err(|status| status.code());
-            let calls: Vec<_> = (0..COMMANDS).map(|_| scope.spawn(call)).collect();
-            calls.into_iter().map(|call| call.join().expect("a call does not panic")).collect::<Vec<_>>()
-        })
-    };
+    let at_once = |command: &[&str]| run_at_once(&node, &id, command);
     // What is opened for the first commands and stays is open after these.
     assert_eq!(at_once(&["true"]), vec![Ok(()); COMMANDS]);
     assert!(eventually(LIMIT, || left() == 0), "{} commands are left: {}", left(), node.daemon().tail());
@@ -232,6 +221,23 @@ fn commands_whose_children_keep_their_output_leave_no_descriptor() {
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     node.cri().stop(&id, 0).expect("it can be stopped");
     assert_eq!(children(), 0, "they end with their container");
+}
+
+/// The files that a process has open, sorted.
+fn open_files(pid: i32) -> Vec<PathBuf> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").flatten();
+    let mut targets: Vec<_> = open.filter_map(|entry| fs::read_link(entry.path()).ok()).collect();
+    targets.sort();
+    targets
+}
+
+/// Runs a command several times at the same time, as a kubelet's probes.
+fn run_at_once(node: &TestNode, id: &str, command: &[&str]) -> Vec<Result<(), tonic::Code>> {
+    thread::scope(|scope| {
+        let call = || node.cri().exec(id, command, 60).map(drop).map_err(|status| status.code());
+        let calls: Vec<_> = (0..COMMANDS).map(|_| scope.spawn(call)).collect();
+        calls.into_iter().map(|call| call.join().expect("a call does not panic")).collect()
+    })
 }
 
 /// The shim hangs once a command has exited, and so does not close the output that a child of the command keeps open.

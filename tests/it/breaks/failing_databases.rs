@@ -188,14 +188,7 @@ fn daemon_serves_although_it_can_remove_nothing_that_its_predecessor_left() {
         }
         fail(&behind, &["Leases/Delete", "Content/Abort", "Snapshots/Remove", "Store/Delete"], error);
         node.daemon().spawn();
-        let listed = retry("ListContainers", || cri.containers());
-        assert_eq!(listed.len(), 2, "{error}: {listed:#?}");
-        assert_recovers(&node);
-        assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
-        assert_eq!(exit_info(&node, &ended).0, 137, "{error}");
-        let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
-        assert!(log.contains("cannot delete a lease that a predecessor left"), "{}", node.daemon().tail());
-        assert!(!log.contains("recovery failed"), "{}", node.daemon().tail());
+        assert_serves_and_reports(&node, &id, &ended, error);
         fail(&behind, &[], error);
         assert!(
             eventually(LIMIT, || stored().iter().all(|id| *id != ended)),
@@ -219,4 +212,16 @@ fn daemon_serves_although_it_can_remove_nothing_that_its_predecessor_left() {
     cri.stop(&id, 0).expect("it can be stopped");
     cri.remove(&id).expect("it can be removed");
     assert_no_leaks_since(&node, &before);
+}
+
+/// The daemon that found what it cannot remove serves the container that runs, and reports the exit of the other.
+fn assert_serves_and_reports(node: &TestNode, running: &str, ended: &str, error: &str) {
+    let listed = retry("ListContainers", || node.cri().with_timeout(SOON).containers());
+    assert_eq!(listed.len(), 2, "{error}: {listed:#?}");
+    assert_recovers(node);
+    assert_eq!(node.cri().sh(running, "echo reached"), "reached");
+    assert_eq!(exit_info(node, ended).0, 137, "{error}");
+    let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
+    assert!(log.contains("cannot delete a lease that a predecessor left"), "{}", node.daemon().tail());
+    assert!(!log.contains("recovery failed"), "{}", node.daemon().tail());
 }

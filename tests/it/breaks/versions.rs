@@ -8,7 +8,7 @@ use switchyard_proto::cri::v1::ImageFsInfoRequest;
 use switchyard_tests::containerd_proxy::ContainerdProxy;
 use switchyard_tests::external_containerd::ExternalContainerd;
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::TestNode;
+use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::root::PrivateRoot;
 use tonic::Code;
 
@@ -109,13 +109,7 @@ fn containerd_version_change_is_detected_and_its_features_are_used() {
         upstream.restart();
     });
     assert_recovers(&node);
-    let shown = || node.daemon().get("/readyz?verbose").1.contains("[+]runtime ok: containerd v9.8.7");
-    assert!(eventually(LIMIT, shown), "{}", node.daemon().get("/readyz?verbose").1);
-    let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
-    assert!(log.contains("v9.8.7"), "the log does not show the new version: {}", node.daemon().tail());
-    assert_eq!(retry("ExecSync", || node.cri().exec(&id, &["true"], 5)).exit_code, 0);
-    assert_eq!(pod.run_shell("echo works", |_| {}), "works");
-    assert_eq!(node.pod("later").run_shell("echo works", |_| {}), "works");
+    assert_new_version_is_used(&node, &pod, &id);
     // A request that needs a missing service fails with that reason, and nothing else is affected.
     let info = cri.images(async |mut client| client.image_fs_info(ImageFsInfoRequest {}).await);
     let status = refused("ImageFsInfo", info, &[Code::Unimplemented]);
@@ -137,4 +131,14 @@ fn containerd_version_change_is_detected_and_its_features_are_used() {
     node.cri().pull(&reference, None).expect("it can be pulled");
     node.cri().stop(&id, 0).expect("it can be stopped");
     assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+}
+
+fn assert_new_version_is_used(node: &TestNode, pod: &TestPod<'_>, id: &str) {
+    let shown = || node.daemon().get("/readyz?verbose").1.contains("[+]runtime ok: containerd v9.8.7");
+    assert!(eventually(LIMIT, shown), "{}", node.daemon().get("/readyz?verbose").1);
+    let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
+    assert!(log.contains("v9.8.7"), "the log does not tell of the new version: {}", node.daemon().tail());
+    assert_eq!(retry("ExecSync", || node.cri().exec(id, &["true"], 5)).exit_code, 0);
+    assert_eq!(pod.run_shell("echo works", |_| {}), "works");
+    assert_eq!(node.pod("later").run_shell("echo works", |_| {}), "works");
 }

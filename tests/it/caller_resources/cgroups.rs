@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use switchyard_core::ErrorKind;
 use switchyard_core::backend::ExecPlace;
+use switchyard_core::id::TaskId;
 use switchyard_core::spec::{CgroupPlacement, CpuList, CpuShares, MemoryLimit, PidMode, Resources, TaskSpec};
 use switchyard_core::state::ExitCause;
 
@@ -111,26 +112,12 @@ async fn task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged() {
             spec.pid = PidMode::Private;
         })
         .await;
-    assert_eq!(leaf.file(("memory", "memory.limit_in_bytes"), "memory.max"), (64 * MIB).to_string());
-    assert_eq!(leaf.file(("memory", "memory.soft_limit_in_bytes"), "memory.low"), (32 * MIB).to_string());
-    let weight = if unified() { (1 + (512 - 2) * 9999 / 262_142).to_string() } else { "512".to_owned() };
-    assert_eq!(leaf.file(("cpu", "cpu.shares"), "cpu.weight"), weight);
+    assert_limits_are_in_force(&leaf);
     let pid = caller.backend.inspect_task(task).await.expect("it runs").pid.expect("it has a process");
     let seen = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it runs");
     assert_eq!((group(&seen, "memory"), group(&seen, "freezer")), (path.clone(), path.clone()), "{seen}");
     assert_eq!(group(&seen, "cpuset"), cpuset, "{seen}");
-    // What is started in it later goes where it is.
-    let mut later = caller
-        .backend
-        .exec(task, &switchyard_contract::specs::exec(&["sleep", "1000"]), ExecPlace::uncounted())
-        .await
-        .expect("exec");
-    let listed = leaf.file(("memory", "cgroup.procs"), "cgroup.procs");
-    let other = listed.lines().find(|line| *line != pid.to_string()).expect("there are two");
-    let seen = fs::read_to_string(format!("/proc/{other}/cgroup")).expect("it runs");
-    assert_eq!((group(&seen, "memory"), group(&seen, "cpuset")), (path.clone(), cpuset), "{seen}");
-    drop(later.stdout.take());
-    drop(later);
+    assert_later_process_is_beside(&caller, &leaf, task, pid, [&path, &cpuset]).await;
     let stats = caller.backend.task_stats(&[task]).await.expect("it has stats");
     assert!(stats[&task].usage.memory.is_some(), "{stats:?}");
     caller.reopen().await;
@@ -144,6 +131,38 @@ async fn task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged() {
     caller.backend.remove_task(task).await.expect("so can the first");
     leaf.remove();
     caller.close().await;
+}
+
+fn assert_limits_are_in_force(leaf: &CallerCgroups) {
+    assert_eq!(leaf.file(("memory", "memory.limit_in_bytes"), "memory.max"), (64 * MIB).to_string());
+    assert_eq!(leaf.file(("memory", "memory.soft_limit_in_bytes"), "memory.low"), (32 * MIB).to_string());
+    let weight = if unified() { (1 + (512 - 2) * 9999 / 262_142).to_string() } else { "512".to_owned() };
+    assert_eq!(leaf.file(("cpu", "cpu.shares"), "cpu.weight"), weight);
+}
+
+/// A process that is started in the task later goes into the cgroups of the first one.
+async fn assert_later_process_is_beside(
+    caller: &CallerFixture,
+    leaf: &CallerCgroups,
+    task: TaskId,
+    pid: u32,
+    [memory, cpuset]: [&str; 2],
+) {
+    let mut later = caller
+        .backend
+        .exec(task, &switchyard_contract::specs::exec(&["sleep", "1000"]), ExecPlace::uncounted())
+        .await
+        .expect("exec");
+    let listed = leaf.file(("memory", "cgroup.procs"), "cgroup.procs");
+    let other = listed.lines().find(|line| *line != pid.to_string()).expect("there are two");
+    let seen = fs::read_to_string(format!("/proc/{other}/cgroup")).expect("it runs");
+    assert_eq!(
+        (group(&seen, "memory").as_str(), group(&seen, "cpuset").as_str()),
+        (memory, cpuset),
+        "{seen}"
+    );
+    drop(later.stdout.take());
+    drop(later);
 }
 
 #[tokio::test(flavor = "multi_thread")]

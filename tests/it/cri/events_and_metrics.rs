@@ -11,6 +11,7 @@ use switchyard_proto::cri::v1::ContainerEventType as Kind;
 use switchyard_tests::cri::{Cri, limits};
 use switchyard_tests::host::cgroups;
 use switchyard_tests::node::{TestNode, TestPod};
+use tokio::sync::watch;
 use tonic::{Code, Response, Status};
 
 /// Time for an event to arrive.
@@ -144,18 +145,11 @@ fn overflow_event_buffer(node: &TestNode, pod: &TestPod<'_>) {
 #[test]
 fn thousand_stalled_event_clients_cost_little_and_block_nobody() {
     const CONNECTIONS: usize = 10;
-    const STREAMS: usize = 100;
     let node = TestNode::start();
     let standing = node.pod("standing");
     let (open, opened) = mpsc::channel();
-    let (done, finish) = tokio::sync::watch::channel(false);
-    let resident = || {
-        let text = fs::read_to_string(format!("/proc/{}/statm", node.daemon().pid())).expect("it runs");
-        let pages: u64 =
-            text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("statm has numbers");
-        pages * 4096
-    };
-    let before = resident();
+    let (done, finish) = watch::channel(false);
+    let before = resident_bytes(node.daemon().pid());
     thread::scope(|scope| {
         let mut held = Vec::new();
         for _ in 0..CONNECTIONS {
@@ -163,27 +157,7 @@ fn thousand_stalled_event_clients_cost_little_and_block_nobody() {
             let open = open.clone();
             let mut finish = finish.clone();
             let client = node.cri().with_window(1);
-            held.push(scope.spawn(move || {
-                let held = client.runtime(async |mut client| {
-                    let mut streams = Vec::new();
-                    for _ in 0..STREAMS {
-                        streams
-                            .push(client.get_container_events(cri::GetEventsRequest {}).await?.into_inner());
-                    }
-                    let _ = open.send(());
-                    let _ = finish.wait_for(|done| *done).await;
-                    // One of the objects returns to the state that was reported last.
-                    let mut events = 0;
-                    loop {
-                        match streams[0].message().await {
-                            Ok(Some(_)) => events += 1,
-                            Ok(None) => return Err(Status::internal("the stream ended without a reason")),
-                            Err(status) => return Ok(Response::new((events, status))),
-                        }
-                    }
-                });
-                held.expect("each stream is served")
-            }));
+            held.push(scope.spawn(move || stall(&client, &open, &mut finish)));
         }
         for _ in 0..CONNECTIONS {
             opened.recv_timeout(SOON * 3).expect("all are served");
@@ -191,7 +165,7 @@ fn thousand_stalled_event_clients_cost_little_and_block_nobody() {
         overflow_event_buffer(&node, &standing);
         let pod = node.pod("busy");
         assert_eq!(pod.run_shell("echo served", |_| {}), "served");
-        let grown = resident().saturating_sub(before);
+        let grown = resident_bytes(node.daemon().pid()).saturating_sub(before);
         done.send_replace(true);
         assert!(grown < 64 << 20, "a thousand stalled clients take {} MiB", grown >> 20);
         for stalled in held {
@@ -212,6 +186,37 @@ fn thousand_stalled_event_clients_cost_little_and_block_nobody() {
         (first.container_id.as_str(), first.container_event_type()),
         (standing.id(), Kind::ContainerStartedEvent)
     );
+}
+
+/// Opens streams of events, and reads none until the test is done. Returns the number of events that one of
+/// them has then, and the status with which it ends.
+fn stall(client: &Cri, open: &mpsc::Sender<()>, finish: &mut watch::Receiver<bool>) -> (usize, Status) {
+    const STREAMS: usize = 100;
+    let stalled = client.runtime(async |mut client| {
+        let mut streams = Vec::new();
+        for _ in 0..STREAMS {
+            streams.push(client.get_container_events(cri::GetEventsRequest {}).await?.into_inner());
+        }
+        let _ = open.send(());
+        let _ = finish.wait_for(|done| *done).await;
+        // One of the objects returns to the state that was reported last.
+        let mut events = 0;
+        loop {
+            match streams[0].message().await {
+                Ok(Some(_)) => events += 1,
+                Ok(None) => return Err(Status::internal("the stream ended without a reason")),
+                Err(status) => return Ok(Response::new((events, status))),
+            }
+        }
+    });
+    stalled.expect("each stream is served")
+}
+
+/// The resident memory of a process.
+fn resident_bytes(pid: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).expect("it runs");
+    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("statm has numbers");
+    pages * 4096
 }
 
 /// Metrics that critest lets a runtime leave out, and metrics that have no source on every node.

@@ -121,24 +121,8 @@ fn reserved_client_labels_are_kept_off_containerd_objects_and_returned() {
     let container = pod.start_shell_with("main", "exec sleep 1000", |config| {
         (config.labels, config.annotations) = (mixed(), mixed());
     });
-    let request = cri::UpdateContainerResourcesRequest {
-        container_id: container.clone(),
-        linux: Some(cri::LinuxContainerResources { cpu_shares: 300, ..Default::default() }),
-        annotations: hostile(),
-        ..Default::default()
-    };
-    let updated = node.cri().runtime(async |mut client| client.update_container_resources(request).await);
-    updated.expect("it can be changed");
-    let earlier = old::ContainerConfig {
-        metadata: Some(cri::ContainerMetadata { name: "earlier".to_owned(), attempt: 0 }),
-        image: Some(image_spec(&node.image())),
-        command: ["sleep", "1000"].map(str::to_owned).to_vec(),
-        labels: mixed(),
-        annotations: mixed(),
-        ..Default::default()
-    };
-    let earlier = node.cri().create_v1alpha2(pod.id(), &earlier).expect("it is well formed");
-    node.cri().start(&earlier).expect("it starts");
+    update_annotations(&node, &container);
+    let earlier = start_of_v1alpha2(&node, pod.id());
 
     let agent = Agent::start(node.root(), &json!({}));
     // The gateway's own names are refused there by name.
@@ -162,27 +146,55 @@ fn reserved_client_labels_are_kept_off_containerd_objects_and_returned() {
     let of = object(&node, &container)["Spec"]["annotations"]["io.kubernetes.cri.sandbox-id"].clone();
     assert_eq!(of, pod.id(), "what shims and cAdvisor find a container's pod by is the daemon's own");
 
-    let assert_given_back = || {
-        for id in [pod.id(), shared.id()] {
-            let status = node.cri().pod_status(id).expect("it has a status");
-            assert_eq!((status.labels, status.annotations), (mixed(), mixed()));
-        }
-        for id in [&container, &earlier] {
-            let status = node.cri().status(id).expect("it has a status");
-            assert_eq!((status.labels, status.annotations), (mixed(), mixed()));
-        }
-        let pods = node.cri().pods().expect("they can be listed");
-        assert!(pods.iter().all(|pod| pod.labels == mixed() && pod.annotations == mixed()), "{pods:?}");
-    };
-    assert_given_back();
+    assert_given_back(&node, [pod.id(), shared.id()], [&container, &earlier]);
     node.daemon().kill9();
     node.daemon().restart();
-    assert_given_back();
+    assert_given_back(&node, [pod.id(), shared.id()], [&container, &earlier]);
     assert!(agent.plugin().exit(LIMIT).is_some(), "a plugin ends with the daemon that was there");
     let driver = agent.dispense();
     driver.stop(task.id(), Duration::ZERO, "").expect("it stops");
     driver.destroy(task.id(), true).expect("it can be destroyed");
     task.remove_cgroups();
+}
+
+/// All labels and annotations are returned as they were given.
+fn assert_given_back(node: &TestNode, pods: [&str; 2], containers: [&str; 2]) {
+    for id in pods {
+        let status = node.cri().pod_status(id).expect("it has a status");
+        assert_eq!((status.labels, status.annotations), (mixed(), mixed()));
+    }
+    for id in containers {
+        let status = node.cri().status(id).expect("it has a status");
+        assert_eq!((status.labels, status.annotations), (mixed(), mixed()));
+    }
+    let pods = node.cri().pods().expect("they can be listed");
+    assert!(pods.iter().all(|pod| pod.labels == mixed() && pod.annotations == mixed()), "{pods:?}");
+}
+
+fn update_annotations(node: &TestNode, container: &str) {
+    let request = cri::UpdateContainerResourcesRequest {
+        container_id: container.to_owned(),
+        linux: Some(cri::LinuxContainerResources { cpu_shares: 300, ..Default::default() }),
+        annotations: hostile(),
+        ..Default::default()
+    };
+    let updated = node.cri().runtime(async |mut client| client.update_container_resources(request).await);
+    updated.expect("it can be changed");
+}
+
+/// Starts a container with such labels by the old version of CRI.
+fn start_of_v1alpha2(node: &TestNode, pod: &str) -> String {
+    let earlier = old::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: "earlier".to_owned(), attempt: 0 }),
+        image: Some(image_spec(&node.image())),
+        command: ["sleep", "1000"].map(str::to_owned).to_vec(),
+        labels: mixed(),
+        annotations: mixed(),
+        ..Default::default()
+    };
+    let earlier = node.cri().create_v1alpha2(pod, &earlier).expect("it is well formed");
+    node.cri().start(&earlier).expect("it starts");
+    earlier
 }
 
 #[test]

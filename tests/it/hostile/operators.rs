@@ -109,27 +109,7 @@ fn names_of_markup_and_of_a_thousand_bytes_are_shown_as_text() {
     }
     assert!(served.iter().any(|(job, _)| *job == markup), "a job may have such a name");
 
-    let text = [
-        node.output(&["ps"]),
-        node.output(&["events"]),
-        node.output(&["status", "--verbose"]),
-        node.output(&["devices"]),
-        node.output(&["images"]),
-    ];
-    for text in &text {
-        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
-    }
-    let objects: Value = serde_json::from_str(&node.output(&["ps", "--output", "json"])).expect("it is JSON");
-    let tasks = objects["tasks"].as_array().expect("there are some");
-    for (job, _) in &served {
-        let task = tasks.iter().find(|task| task["names"]["nomad_job"] == *job);
-        let task = task.unwrap_or_else(|| panic!("{job:?} in {objects}"));
-        let (id, name) = (&task["id"], &task["display_name"]);
-        let inspected = node.output(&["inspect", id.as_str().expect("it is a text")]);
-        assert!(!inspected.chars().any(|c| c.is_control() && c != '\n'), "{inspected:?}");
-        let by_name = node.output(&["inspect", "--output", "json", name.as_str().expect("it is a text")]);
-        assert!(by_name.contains(&id.to_string()), "{by_name}");
-    }
+    assert_command_line_shows_text(&node, served.iter().map(|(job, _)| *job));
     let containers = node.daemon().get("/metrics/containers");
     assert_eq!(containers.0, 200);
     let samples: Vec<_> = containers.1.lines().filter(|line| !line.starts_with('#')).collect();
@@ -144,6 +124,30 @@ fn names_of_markup_and_of_a_thousand_bytes_are_shown_as_text() {
         driver.destroy(task.id(), true).expect("it can be destroyed");
     }
     assert_alive(&node, &before);
+}
+
+fn assert_command_line_shows_text<'a>(node: &TestNode, jobs: impl Iterator<Item = &'a str>) {
+    let text = [
+        node.output(&["ps"]),
+        node.output(&["events"]),
+        node.output(&["status", "--verbose"]),
+        node.output(&["devices"]),
+        node.output(&["images"]),
+    ];
+    for text in &text {
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+    }
+    let objects: Value = serde_json::from_str(&node.output(&["ps", "--output", "json"])).expect("it is JSON");
+    let tasks = objects["tasks"].as_array().expect("there are some");
+    for job in jobs {
+        let task = tasks.iter().find(|task| task["names"]["nomad_job"] == job);
+        let task = task.unwrap_or_else(|| panic!("{job:?} in {objects}"));
+        let (id, name) = (&task["id"], &task["display_name"]);
+        let inspected = node.output(&["inspect", id.as_str().expect("it is a text")]);
+        assert!(!inspected.chars().any(|c| c.is_control() && c != '\n'), "{inspected:?}");
+        let by_name = node.output(&["inspect", "--output", "json", name.as_str().expect("it is a text")]);
+        assert!(by_name.contains(&id.to_string()), "{by_name}");
+    }
 }
 
 /// Fills the disk of a directory to its last byte.

@@ -7,7 +7,7 @@ use switchyard_contract::{Fixture, specs};
 use switchyard_core::ErrorKind;
 use switchyard_core::gateway::{Gateway, Limits, Scope};
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Credentials, Image, PullRequest, Right};
+use switchyard_core::image::{Credentials, Image, ImageId, PullRequest, Right};
 use switchyard_core::spec::{Mount, MountSource, SandboxSpec};
 use switchyard_proto::cri::v1::ImageStatusRequest;
 use switchyard_tests::backend_fixture::BackendFixture;
@@ -72,20 +72,7 @@ async fn image_pulled_with_credentials_needs_own_credentials_of_others() {
     let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.backend()).await;
     let id = kubernetes.images().pull(&request(Owner::Kubernetes, &image, secret())).await.expect("it may");
 
-    // The image is listed for all, and belongs to no other owner: neither by any name nor by its id.
-    assert_eq!(only(&nomad).await.id, id);
-    for name in [image.as_str(), id.as_str()] {
-        assert_eq!(nomad.images().find(name).await.expect("it is asked for"), None, "{name}");
-        let error = run(&world, &nomad, name).await.expect_err("it is not its to use");
-        assert_eq!(error.kind(), ErrorKind::NotFound, "{}", error.report());
-        assert!(error.report().contains("credentials that are not nomad's"), "{}", error.report());
-    }
-    let wrong = Credentials::Basic { username: "user".into(), password: "guessed".into() };
-    for credentials in [Credentials::Anonymous, wrong] {
-        let refused = nomad.images().pull(&request(Owner::Nomad, &image, credentials)).await;
-        assert_eq!(refused.expect_err("the registry refuses").kind(), ErrorKind::Unauthenticated);
-        assert_eq!(nomad.images().find(&image).await.expect("it is asked for"), None);
-    }
+    assert_image_is_not_of(&world, &nomad, &image, &id).await;
 
     let again = nomad.images().pull(&request(Owner::Nomad, &image, secret())).await.expect("it may as well");
     assert_eq!(again, id);
@@ -109,6 +96,23 @@ async fn image_pulled_with_credentials_needs_own_credentials_of_others() {
     nomad.tasks().remove(&task).await.expect("it can be removed");
     nomad.images().remove(&image).await.expect("it lets go");
     assert_eq!(nomad.images().list().await.expect("they can be listed"), []);
+}
+
+/// The image is listed for all, and belongs to no other owner: neither by any name nor by its id.
+async fn assert_image_is_not_of(world: &BackendFixture, nomad: &Scope, image: &str, id: &ImageId) {
+    assert_eq!(only(nomad).await.id, *id);
+    for name in [image, id.as_str()] {
+        assert_eq!(nomad.images().find(name).await.expect("it is asked for"), None, "{name}");
+        let error = run(world, nomad, name).await.expect_err("it is not its to use");
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{}", error.report());
+        assert!(error.report().contains("credentials that are not nomad's"), "{}", error.report());
+    }
+    let wrong = Credentials::Basic { username: "user".into(), password: "guessed".into() };
+    for credentials in [Credentials::Anonymous, wrong] {
+        let refused = nomad.images().pull(&request(Owner::Nomad, image, credentials)).await;
+        assert_eq!(refused.expect_err("the registry refuses").kind(), ErrorKind::Unauthenticated);
+        assert_eq!(nomad.images().find(image).await.expect("it is asked for"), None);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -149,16 +153,19 @@ async fn private_image_of_two_owners_is_never_open_and_goes_with_the_last() {
             holder.images().remove(&image).await.expect("it can be removed");
         }
         assert_eq!(stranger.images().list().await.expect("they can be listed"), [], "round {round}");
-        // A pull that has answered is there, whoever removes the image at the same time.
-        let [first, second] = &holders;
-        first.images().pull(&request(first.owner(), &image, secret())).await.expect("it may");
-        let again = request(second.owner(), &image, secret());
-        let (pulled, removed) = tokio::join!(second.images().pull(&again), first.images().remove(&image));
-        pulled.expect("it may");
-        removed.expect("it can be removed");
-        assert!(second.images().find(&image).await.expect("it is asked for").is_some(), "round {round}");
-        second.images().remove(&image).await.expect("it can be removed");
+        assert_pull_is_kept_beside_a_removal(&holders, &image).await;
     }
+}
+
+/// A pull that has answered is there, whoever removes the image at the same time.
+async fn assert_pull_is_kept_beside_a_removal([first, second]: &[Scope; 2], image: &str) {
+    first.images().pull(&request(first.owner(), image, secret())).await.expect("it may");
+    let again = request(second.owner(), image, secret());
+    let (pulled, removed) = tokio::join!(second.images().pull(&again), first.images().remove(image));
+    pulled.expect("it may");
+    removed.expect("it can be removed");
+    assert!(second.images().find(image).await.expect("it is asked for").is_some());
+    second.images().remove(image).await.expect("it can be removed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

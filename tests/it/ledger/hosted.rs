@@ -119,6 +119,12 @@ impl PluginNode {
         assert!(holder["name"].as_str().is_some_and(|held| held.contains(name)), "{name}: {slot:#}");
     }
 
+    /// The pod `trainer` has one device, and a task the other.
+    fn assert_both_held(&self, of_pod: &str, of_task: &str, task: &TaskSetup) {
+        self.assert_held_by(of_pod, "kubernetes", "trainer");
+        self.assert_held_by(of_task, "nomad", task.id());
+    }
+
     /// Waits until both devices are so, for this reason.
     #[track_caller]
     fn wait_health(&self, healthy: bool, reason: &str) {
@@ -186,16 +192,9 @@ fn hosted_plugin_devices_stay_allocated_through_plugin_and_daemon_restart() {
     fixture.assert_pod_has(&container, &of_pod, "one");
     let devices = LaunchedDevicePlugin::launch(fixture.node.root());
     let agent = Agent::start(fixture.node.root(), &json!({}));
-    let refused = devices.reserve(&[&of_pod]).expect_err("the pod has it");
-    for word in [&of_pod, "kubernetes", "trainer"] {
-        assert!(refused.message().contains(word), "{word}: {refused}");
-    }
-    let given = devices.reserve(&[of_task]).expect("it is free");
-    let mut task = task_with(&fixture.node, &agent, &given);
-    agent.driver().start(&task.config).expect("it starts");
+    let mut task = start_task_with_free_device(&fixture, &devices, &agent, &of_pod, of_task);
     PluginNode::assert_task_has(&agent, &task, of_task, "one");
-    fixture.assert_held_by(&of_pod, "kubernetes", "trainer");
-    fixture.assert_held_by(of_task, "nomad", task.id());
+    fixture.assert_both_held(&of_pod, of_task, &task);
     fixture.wait_healthy(&kubelet, 1);
     let refused = fixture.admit(&kubelet, "late").expect_err("none is left");
     assert!(refused.contains("Available: 0"), "{refused}");
@@ -218,8 +217,7 @@ fn hosted_plugin_devices_stay_allocated_through_plugin_and_daemon_restart() {
     // again.
     fixture.node.daemon().kill9();
     fixture.node.daemon().restart();
-    fixture.assert_held_by(&of_pod, "kubernetes", "trainer");
-    fixture.assert_held_by(of_task, "nomad", task.id());
+    fixture.assert_both_held(&of_pod, of_task, &task);
     fixture.assert_pod_has(&container, &of_pod, "one");
     let agent = Agent::start(fixture.node.root(), &json!({}));
     PluginNode::assert_task_has(&agent, &task, of_task, "one");
@@ -232,17 +230,13 @@ fn hosted_plugin_devices_stay_allocated_through_plugin_and_daemon_restart() {
     // answers.
     let vendor = fixture.vendor("two");
     fixture.wait_health(true, "");
-    fixture.assert_held_by(&of_pod, "kubernetes", "trainer");
-    fixture.assert_held_by(of_task, "nomad", task.id());
+    fixture.assert_both_held(&of_pod, of_task, &task);
     let devices = LaunchedDevicePlugin::launch(fixture.node.root());
     let refused = devices.reserve(&[&of_pod]).expect_err("the pod has it still");
     assert!(refused.message().contains("kubernetes"), "{refused}");
     let container = pod.start(&again);
     fixture.assert_pod_has(&container, &of_pod, "two");
-    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
-    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
-    task.assign_new_id();
-    agent.driver().start(&task.config).expect("it starts again");
+    start_again(&agent, &mut task);
     PluginNode::assert_task_has(&agent, &task, of_task, "two");
     fixture.assert_held_by(of_task, "nomad", task.id());
     assert_eq!(vendor.calls("Allocate").len(), 2, "once for each, also after a restart");
@@ -253,4 +247,29 @@ fn hosted_plugin_devices_stay_allocated_through_plugin_and_daemon_restart() {
     kubelet.remove_pod("trainer");
     fixture.assert_free(&of_pod);
     assert_eq!(kubelet.crash(), None);
+}
+
+fn start_again(agent: &Agent, task: &mut TaskSetup) {
+    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
+    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    task.assign_new_id();
+    agent.driver().start(&task.config).expect("it starts again");
+}
+
+/// Starts a task of Nomad, which gets the device that no pod has.
+fn start_task_with_free_device(
+    fixture: &PluginNode,
+    devices: &LaunchedDevicePlugin,
+    agent: &Agent,
+    of_pod: &str,
+    free: &str,
+) -> TaskSetup {
+    let refused = devices.reserve(&[of_pod]).expect_err("the pod has it");
+    for word in [of_pod, "kubernetes", "trainer"] {
+        assert!(refused.message().contains(word), "{word}: {refused}");
+    }
+    let given = devices.reserve(&[free]).expect("it is free");
+    let task = task_with(&fixture.node, agent, &given);
+    agent.driver().start(&task.config).expect("it starts");
+    task
 }

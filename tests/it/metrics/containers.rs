@@ -78,14 +78,7 @@ fn containers_of_pods_and_jobs_have_the_names_of_their_owners() {
     assert!(value(&text, "container_network_transmit_packets_total", &sent) >= Some(0.0), "{text}");
     assert_names_are_of_one_owner(&text);
 
-    let pods = containers(&node, "?owner=kubernetes");
-    let names: BTreeSet<_> =
-        samples(&pods).filter_map(|line| Some(line.split_once('{')?.0.to_owned())).collect();
-    assert_eq!(names, names_in_cri(&node, pod.id()));
-    let jobs = containers(&node, "?owner=nomad");
-    assert!(samples(&jobs).count() > 20 && samples(&jobs).all(|line| line.contains("owner=\"nomad\"")));
-    assert_eq!(containers(&node, "?owner=swarm"), "");
-    assert_eq!(node.daemon().get_from_admin_address("/metrics/containers").0, 404);
+    assert_each_owner_can_be_asked_for(&node, pod.id());
     let said = promtool(&text);
     assert_eq!(said.lines().collect::<Vec<_>>(), MISNOMERS, "{said}");
 
@@ -93,6 +86,17 @@ fn containers_of_pods_and_jobs_have_the_names_of_their_owners() {
     task.remove_cgroups();
     drop(task);
     agent.stop();
+}
+
+fn assert_each_owner_can_be_asked_for(node: &TestNode, pod: &str) {
+    let pods = containers(node, "?owner=kubernetes");
+    let names: BTreeSet<_> =
+        samples(&pods).filter_map(|line| Some(line.split_once('{')?.0.to_owned())).collect();
+    assert_eq!(names, names_in_cri(node, pod));
+    let jobs = containers(node, "?owner=nomad");
+    assert!(samples(&jobs).count() > 20 && samples(&jobs).all(|line| line.contains("owner=\"nomad\"")));
+    assert_eq!(containers(node, "?owner=swarm"), "");
+    assert_eq!(node.daemon().get_from_admin_address("/metrics/containers").0, 404);
 }
 
 fn assert_names_are_of_one_owner(text: &str) {

@@ -57,6 +57,51 @@ fn check(observed: &BTreeMap<String, String>, expected: &[(&str, &str)]) {
     }
 }
 
+/// Names of what the task looks at, and the commands that do it.
+const PROCESS_PROBES: [(&str, &str); 20] = [
+    ("cwd", "pwd"),
+    ("first", "tr '\\0' ' ' </proc/1/cmdline | cut -d' ' -f1"),
+    ("name", "hostname"),
+    ("mac", "cat /sys/class/net/eth0/address"),
+    ("groups", "id -G"),
+    ("db", "grep -w db /etc/hosts | cut -f1"),
+    ("host", "grep -c host.docker.internal /etc/hosts"),
+    ("dns", "tr '\\n' ';' </etc/resolv.conf"),
+    ("somaxconn", "cat /proc/sys/net/core/somaxconn"),
+    ("ports", "cat /proc/sys/net/ipv4/ip_unprivileged_port_start"),
+    ("msgmax", "cat /proc/sys/kernel/msgmax"),
+    ("soft", "ulimit -Sn"),
+    ("hard", "ulimit -Hn"),
+    ("core", "ulimit -c"),
+    ("shm", "df -k /dev/shm | tail -1 | tr -s ' ' | cut -d' ' -f2"),
+    ("gain", "grep NoNewPrivs /proc/self/status | tr -dc 0-9"),
+    ("filter", "grep Seccomp: /proc/self/status | tr -dc 0-9"),
+    ("caps", "grep CapBnd /proc/self/status | cut -f2"),
+    ("hidden", "grep -c ' /proc/kcore ' /proc/self/mountinfo"),
+    ("groups_root", "grep -c '^0::/$\\|:/$' /proc/self/cgroup | head -1"),
+];
+
+/// The values that must be seen.
+const PROCESS_VALUES: [(&str, &str); 17] = [
+    ("cwd", "/usr"),
+    ("first", "/dev/init"),
+    ("name", "shop"),
+    ("mac", "02:42:ac:11:77:01"),
+    ("db", "10.1.2.3"),
+    ("host", "1"),
+    ("somaxconn", "777"),
+    ("ports", "0"),
+    ("msgmax", "9999"),
+    ("soft", "1234"),
+    ("hard", "2345"),
+    ("core", "0"),
+    ("shm", "2048"),
+    ("gain", "1"),
+    ("filter", "0"),
+    ("caps", "0000000000002001"),
+    ("hidden", "0"),
+];
+
 #[test]
 fn task_on_the_bridge_gets_the_requested_names_and_process_options() {
     let node = TestNode::shared();
@@ -72,35 +117,13 @@ fn task_on_the_bridge_gets_the_requested_names_and_process_options() {
         "cap_drop": ["ALL"], "cap_add": ["CAP_NET_RAW", "chown"], "cgroupns": "private",
         "labels": { "team": "a" },
     });
-    let probes = [
-        ("cwd", "pwd"),
-        ("first", "tr '\\0' ' ' </proc/1/cmdline | cut -d' ' -f1"),
-        ("name", "hostname"),
-        ("mac", "cat /sys/class/net/eth0/address"),
-        ("groups", "id -G"),
-        ("db", "grep -w db /etc/hosts | cut -f1"),
-        ("host", "grep -c host.docker.internal /etc/hosts"),
-        ("dns", "tr '\\n' ';' </etc/resolv.conf"),
-        ("somaxconn", "cat /proc/sys/net/core/somaxconn"),
-        ("ports", "cat /proc/sys/net/ipv4/ip_unprivileged_port_start"),
-        ("msgmax", "cat /proc/sys/kernel/msgmax"),
-        ("soft", "ulimit -Sn"),
-        ("hard", "ulimit -Hn"),
-        ("core", "ulimit -c"),
-        ("shm", "df -k /dev/shm | tail -1 | tr -s ' ' | cut -d' ' -f2"),
-        ("gain", "grep NoNewPrivs /proc/self/status | tr -dc 0-9"),
-        ("filter", "grep Seccomp: /proc/self/status | tr -dc 0-9"),
-        ("caps", "grep CapBnd /proc/self/status | cut -f2"),
-        ("hidden", "grep -c ' /proc/kcore ' /proc/self/mountinfo"),
-        ("groups_root", "grep -c '^0::/$\\|:/$' /proc/self/cgroup | head -1"),
-    ];
     let mut options = options;
     // The job's entrypoint, command and arguments are one command line: `sh -c 'exec "$@"'` with the arguments.
     options["args"] = json!([
         "sh",
         "/bin/sh",
         "-c",
-        probes
+        PROCESS_PROBES
             .iter()
             .map(|(name, probe)| format!("echo \"{name}=$({{ {probe}; }} 2>&1)\""))
             .collect::<Vec<_>>()
@@ -108,32 +131,53 @@ fn task_on_the_bridge_gets_the_requested_names_and_process_options() {
             + "; echo end"
     ]);
     let observed = observe(&node, &agent, options, &[]);
-    check(
-        &observed,
-        &[
-            ("cwd", "/usr"),
-            ("first", "/dev/init"),
-            ("name", "shop"),
-            ("mac", "02:42:ac:11:77:01"),
-            ("db", "10.1.2.3"),
-            ("host", "1"),
-            ("somaxconn", "777"),
-            ("ports", "0"),
-            ("msgmax", "9999"),
-            ("soft", "1234"),
-            ("hard", "2345"),
-            ("core", "0"),
-            ("shm", "2048"),
-            ("gain", "1"),
-            ("filter", "0"),
-            ("caps", "0000000000002001"),
-            ("hidden", "0"),
-        ],
-    );
+    check(&observed, &PROCESS_VALUES);
     assert!(observed["groups"].split(' ').any(|group| group == "4321"), "{observed:?}");
     assert_eq!(observed["dns"], "search shop.test;nameserver 10.9.8.7;options ndots:3;");
     assert_ne!(observed["groups_root"], "0", "its own cgroup is the root: {observed:?}");
 }
+
+/// Names of what the task looks at, and the commands that do it.
+const FILE_PROBES: [(&str, &str); 18] = [
+    ("root", "touch /x | grep -o Read-only"),
+    ("given", "cat /given/file"),
+    ("given_write", "touch /given/x | grep -o Read-only"),
+    ("new", "touch /new/x && ls /new"),
+    ("outside", "cat /outside/file"),
+    ("cache", "df -k /cache | tail -1 | tr -s ' ' | cut -d' ' -f2"),
+    ("cache_mode", "stat -c %a /cache"),
+    ("cache_exec", "grep -c ' /cache .*noexec' /proc/mounts"),
+    ("bound", "cat /bound/file; touch /bound/x | grep -o Read-only"),
+    ("data", "touch /data/x && ls /data"),
+    ("scratch", "df -k /scratch | tail -1 | tr -s ' ' | cut -d' ' -f2"),
+    ("scratch_mode", "stat -c %a /scratch"),
+    ("tools", "grep -c ' /tools .*noexec' /proc/mounts"),
+    ("sink", "echo x >/dev/sink && echo ok"),
+    ("source", "test -c /dev/source && echo ok"),
+    ("source_write", "echo x >/dev/source && echo ok"),
+    ("logs", "touch /alloc/logs/x | grep -o Read-only"),
+    ("local", "touch /local/x /secrets/x /alloc/data/x && echo ok"),
+];
+
+/// The values that must be seen.
+const FILE_VALUES: [(&str, &str); 16] = [
+    ("root", "Read-only"),
+    ("given", "given"),
+    ("given_write", "Read-only"),
+    ("new", "x"),
+    ("outside", "outside"),
+    ("cache", "1024"),
+    ("cache_mode", "700"),
+    ("cache_exec", "1"),
+    ("data", "x"),
+    ("scratch", "2048"),
+    ("scratch_mode", "711"),
+    ("tools", "0"),
+    ("sink", "ok"),
+    ("source", "ok"),
+    ("logs", "Read-only"),
+    ("local", "ok"),
+];
 
 #[test]
 fn task_gets_the_requested_mounts_and_devices() {
@@ -157,56 +201,16 @@ fn task_gets_the_requested_mounts_and_devices() {
             { "host_path": "/dev/kmsg", "container_path": "/dev/source", "cgroup_permissions": "r" },
         ],
     });
-    let probes = [
-        ("root", "touch /x | grep -o Read-only"),
-        ("given", "cat /given/file"),
-        ("given_write", "touch /given/x | grep -o Read-only"),
-        ("new", "touch /new/x && ls /new"),
-        ("outside", "cat /outside/file"),
-        ("cache", "df -k /cache | tail -1 | tr -s ' ' | cut -d' ' -f2"),
-        ("cache_mode", "stat -c %a /cache"),
-        ("cache_exec", "grep -c ' /cache .*noexec' /proc/mounts"),
-        ("bound", "cat /bound/file; touch /bound/x | grep -o Read-only"),
-        ("data", "touch /data/x && ls /data"),
-        ("scratch", "df -k /scratch | tail -1 | tr -s ' ' | cut -d' ' -f2"),
-        ("scratch_mode", "stat -c %a /scratch"),
-        ("tools", "grep -c ' /tools .*noexec' /proc/mounts"),
-        ("sink", "echo x >/dev/sink && echo ok"),
-        ("source", "test -c /dev/source && echo ok"),
-        ("source_write", "echo x >/dev/source && echo ok"),
-        ("logs", "touch /alloc/logs/x | grep -o Read-only"),
-        ("local", "touch /local/x /secrets/x /alloc/data/x && echo ok"),
-    ];
     let observed = observe(
         &node,
         &agent,
         options,
-        &probes
+        &FILE_PROBES
             .map(|(name, probe)| (name, probe.replace(" | grep", " 2>&1 | grep")))
             .each_ref()
             .map(|(name, probe)| (*name, probe.as_str())),
     );
-    check(
-        &observed,
-        &[
-            ("root", "Read-only"),
-            ("given", "given"),
-            ("given_write", "Read-only"),
-            ("new", "x"),
-            ("outside", "outside"),
-            ("cache", "1024"),
-            ("cache_mode", "700"),
-            ("cache_exec", "1"),
-            ("data", "x"),
-            ("scratch", "2048"),
-            ("scratch_mode", "711"),
-            ("tools", "0"),
-            ("sink", "ok"),
-            ("source", "ok"),
-            ("logs", "Read-only"),
-            ("local", "ok"),
-        ],
-    );
+    check(&observed, &FILE_VALUES);
     assert_eq!(observed["bound"], "givenRead-only");
     assert!(observed["source_write"].contains("not permitted"), "it may only be read: {observed:?}");
     // A volume outlives its tasks.

@@ -160,6 +160,12 @@ fn common_task_options_are_visible_in_the_task() {
     check("grep Seccomp: /proc/self/status", json!({ "privileged": true }), "0");
     check("echo score $(cat /proc/self/oom_score_adj)", json!({}), "score 0");
     check("echo score $(cat /proc/self/oom_score_adj)", json!({ "oom_score_adj": 300 }), "score 300");
+    check_limits_and_mounts(&node, &check);
+    check_names_and_namespaces(&check);
+}
+
+/// Checks the options of limits, file systems and mounts.
+fn check_limits_and_mounts(node: &TestNode, check: &dyn Fn(&str, Value, &str)) {
     check("touch /x 2>&1", json!({ "readonly_rootfs": true }), "Read-only");
     check("ulimit -n", json!({ "ulimit": { "nofile": "1234:2345" } }), "1234");
     check("df -k /dev/shm | tail -1", json!({ "shm_size": 2_097_152 }), "2048");
@@ -168,6 +174,20 @@ fn common_task_options_are_visible_in_the_task() {
         json!({ "tmpfs": ["/scratch:size=1m"] }),
         "ok",
     );
+    check(
+        "cat /v/file; touch /v/x 2>&1",
+        json!({ "volumes": [format!("{}:/v:ro", volume(node))] }),
+        "inside",
+    );
+    check(
+        "cat /m/file",
+        json!({ "mount": [{ "type": "bind", "source": volume(node), "target": "/m" }] }),
+        "inside",
+    );
+}
+
+/// Checks the options of processes, users, names and the network.
+fn check_names_and_namespaces(check: &dyn Fn(&str, Value, &str)) {
     let first = fs::read_to_string("/proc/1/comm").expect("the kernel has it");
     check("cat /proc/1/comm", json!({ "pid_mode": "host", "privileged": true }), first.trim());
     check("id -G", json!({ "group_add": ["4321"] }), "4321");
@@ -177,16 +197,6 @@ fn common_task_options_are_visible_in_the_task() {
         "cat /proc/sys/net/core/somaxconn",
         json!({ "network_mode": "none", "sysctl": { "net.core.somaxconn": "777" } }),
         "777",
-    );
-    check(
-        "cat /v/file; touch /v/x 2>&1",
-        json!({ "volumes": [format!("{}:/v:ro", volume(&node))] }),
-        "inside",
-    );
-    check(
-        "cat /m/file",
-        json!({ "mount": [{ "type": "bind", "source": volume(&node), "target": "/m" }] }),
-        "inside",
     );
 }
 
@@ -210,19 +220,7 @@ fn unsupported_task_options_are_rejected_by_name_and_leave_nothing_behind() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let refused = |more: Value, change: &dyn Fn(&mut nomad::TaskConfig), expected: &str| {
-        let mut config = json!({ "image": node.image(), "command": "true", "network_mode": "host" });
-        config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
-        let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
-        change(&mut task.config);
-        let status = agent.driver().start(&task.config).err();
-        let status = status.unwrap_or_else(|| panic!("{more} is taken"));
-        assert!(status.message().contains(expected), "{more}: {status} does not name {expected:?}");
-        // An agent destroys what it could not start, with what it has.
-        agent.driver().destroy(task.id(), true).expect("what is not there is destroyed");
-        task.remove_cgroups();
-        drop(task);
-        let sweep = node.leak_scan();
-        assert!(sweep.is_clean(), "{more}: {status} left {:?}", sweep.findings);
+        assert_refused(&node, &agent, &more, change, expected);
     };
     let as_it_is: &dyn Fn(&mut nomad::TaskConfig) = &|_| {};
     refused(json!({ "privileged": true }), as_it_is, "privileged");
@@ -255,4 +253,27 @@ fn unsupported_task_options_are_rejected_by_name_and_leave_nothing_behind() {
         },
         "/no/such",
     );
+}
+
+/// A task with one more option is refused with a text, and leaves nothing behind.
+fn assert_refused(
+    node: &TestNode,
+    agent: &Agent,
+    more: &Value,
+    change: &dyn Fn(&mut nomad::TaskConfig),
+    expected: &str,
+) {
+    let mut config = json!({ "image": node.image(), "command": "true", "network_mode": "host" });
+    config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
+    let mut task = TaskSetup::new(node.root(), agent, "task", &config);
+    change(&mut task.config);
+    let status = agent.driver().start(&task.config).err();
+    let status = status.unwrap_or_else(|| panic!("{more} is taken"));
+    assert!(status.message().contains(expected), "{more}: {status} does not name {expected:?}");
+    // An agent destroys what it could not start, with what it has.
+    agent.driver().destroy(task.id(), true).expect("what is not there is destroyed");
+    task.remove_cgroups();
+    drop(task);
+    let sweep = node.leak_scan();
+    assert!(sweep.is_clean(), "{more}: {status} left {:?}", sweep.findings);
 }

@@ -118,23 +118,30 @@ async fn tasks_of_a_network_reach_each_other_and_its_bridge_goes_with_the_last()
     let [bridge] = &bridges(&run)[..] else { panic!("{:?}", bridges(&run)) };
     assert!(if_nametoindex(bridge.as_str()).is_ok(), "{bridge}");
 
-    // Another network may not have its addresses.
-    let other = network("other", |spec| spec.ipam = with_subnet(&free.subnet()));
-    node.apply(false, vec![assigned(on(task(&world, "t3", "true", |_| {}), &other))]).await;
-    let refused = node.reported("t3", TaskState::Rejected).await;
-    let expected = format!("\"net-other\": {0} is taken on this node: network \"net-", free.subnet());
-    assert!(refused.err.contains(&expected), "{}", refused.err);
+    assert_addresses_are_of_one_network(&world, &node, &free.subnet()).await;
 
+    assert_bridge_goes_with_the_last_task(&node, &run, bridge, server).await;
+    node.end().await;
+}
+
+async fn assert_addresses_are_of_one_network(world: &BackendFixture, node: &SwarmNode, subnet: &str) {
+    let other = network("other", |spec| spec.ipam = with_subnet(subnet));
+    node.apply(false, vec![assigned(on(task(world, "t3", "true", |_| {}), &other))]).await;
+    let refused = node.reported("t3", TaskState::Rejected).await;
+    let expected = format!("\"net-other\": {0} is taken on this node: network \"net-", subnet);
+    assert!(refused.err.contains(&expected), "{}", refused.err);
+}
+
+async fn assert_bridge_goes_with_the_last_task(node: &SwarmNode, run: &Path, bridge: &str, server: Ipv4Addr) {
     node.apply(false, vec![Change::TaskGone("t1".into()), Change::TaskGone("t3".into())]).await;
     let gone = || node.gateway.scope(Owner::Swarm).tasks().named("t1").expect("names are unique").is_none();
     assert!(tokio::task::block_in_place(|| eventually(LIMIT, gone)), "t1 stays");
-    assert!(if_nametoindex(bridge.as_str()).is_ok(), "t2 still has it");
+    assert!(if_nametoindex(bridge).is_ok(), "t2 still has it");
     node.apply(false, vec![Change::TaskGone("t2".into())]).await;
-    assert!(tokio::task::block_in_place(|| eventually(LIMIT, || bridges(&run).is_empty())), "{bridge} stays");
-    assert!(if_nametoindex(bridge.as_str()).is_err(), "{bridge} stays");
+    assert!(tokio::task::block_in_place(|| eventually(LIMIT, || bridges(run).is_empty())), "{bridge} stays");
+    assert!(if_nametoindex(bridge).is_err(), "{bridge} stays");
     let address = server.to_string();
     assert_eq!([rules(bridge), rules(&format!("{address}/32"))], [const { Vec::<String>::new() }; 2]);
-    node.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

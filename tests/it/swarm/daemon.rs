@@ -70,7 +70,7 @@ fn node_joins_is_ready_keeps_its_node_over_restarts_and_leaves() {
 
     let again = worker.refusal(&["swarm", "join", "--token-file", &file, &cluster.address(0)]);
     assert!(again.contains("already") && again.contains(node), "{again}");
-    assert_session_is_shown(&cluster, &worker, node);
+    assert_session_is_shown(&cluster, &mut worker, node);
 
     for end in [Signal::SIGTERM, Signal::SIGKILL] {
         if end == Signal::SIGKILL {
@@ -94,7 +94,7 @@ fn node_joins_is_ready_keeps_its_node_over_restarts_and_leaves() {
     assert_no_secret_is_kept(&worker, &file, secret(&token));
 }
 
-fn assert_session_is_shown(cluster: &SwarmCluster, worker: &SwarmWorker, node: &str) {
+fn assert_session_is_shown(cluster: &SwarmCluster, worker: &mut SwarmWorker, node: &str) {
     cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
     let text = worker.output(&["swarm", "status"]);
     assert!(
@@ -114,13 +114,13 @@ fn assert_session_is_shown(cluster: &SwarmCluster, worker: &SwarmWorker, node: &
 fn assert_no_secret_is_kept(worker: &SwarmWorker, token_file: &str, secret: &str) {
     let bundle = worker.root().path().join("bundle.tar.gz").display().to_string();
     worker.output(&["support-bundle", "--output-file", &bundle]);
-    fs::remove_file(token_file).unwrap();
+    fs::remove_file(token_file).expect("it is there");
     let unpacked = worker.root().path().join("unpacked");
-    fs::create_dir(&unpacked).unwrap();
+    fs::create_dir(&unpacked).expect("the root can be written");
     let tar = prereq::require("tar", "tar");
     let done = Command::new(tar).args(["-xzf", &bundle, "-C"]).arg(&unpacked).status();
     assert!(done.is_ok_and(|status| status.success()));
-    let audit = fs::read_to_string(worker.root().path().join("audit.log")).unwrap();
+    let audit = fs::read_to_string(worker.root().path().join("audit.log")).expect("the daemon writes one");
     for operation in ["join_swarm", "leave_swarm"] {
         let line = audit
             .lines()
@@ -158,8 +158,24 @@ fn wrong_tokens_roles_and_users_are_refused_and_leave_nothing() {
     let usage = worker.call(&["swarm", "join", &cluster.address(0)]);
     assert_eq!(usage.status.code(), Some(2));
 
-    // Members of the group see the membership, and change nothing.
     let file = worker.token_file(&token);
+    assert_members_of_the_group_change_nothing(&cluster, &worker, &file);
+
+    // Standard input works for root, and a second manager when the first is away.
+    let mut command = Command::new(switchyard_tests::daemon::binary());
+    command.args(["swarm", "join", "--token-file", "-", "127.0.0.9", &cluster.address(0)]);
+    command.arg("--socket").arg(worker.root().run().join("admin.sock"));
+    let done = command.stdin(Stdio::from(fs::File::open(&file).unwrap())).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert_eq!(worker.status()["state"], "member");
+}
+
+/// Members of the group of the socket see the membership, and change nothing.
+fn assert_members_of_the_group_change_nothing(
+    cluster: &SwarmCluster,
+    worker: &SwarmWorker,
+    token_file: &Path,
+) {
     let client = worker.root().path().join("client");
     let install = prereq::require("install", "coreutils");
     let done = Command::new(install)
@@ -177,7 +193,10 @@ fn wrong_tokens_roles_and_users_are_refused_and_leave_nothing() {
             .args(words)
             .arg("--socket")
             .arg(worker.root().run().join("admin.sock"));
-        command.stdin(Stdio::from(fs::File::open(&file).unwrap())).output().expect("setpriv was found")
+        command
+            .stdin(Stdio::from(fs::File::open(token_file).expect("it can be read")))
+            .output()
+            .expect("setpriv was found")
     };
     // The exit status is 1 because of the join that was refused.
     let shown = member(&["swarm", "status"]);
@@ -188,14 +207,6 @@ fn wrong_tokens_roles_and_users_are_refused_and_leave_nothing() {
         assert!(done.status.code() == Some(1) && error.contains("only root may"), "{words:?}: {error}");
     }
     assert!(cluster.workers().iter().all(|line| !line.contains("Ready")), "{:?}", cluster.workers());
-
-    // Standard input works for root, and a second manager when the first is away.
-    let mut command = Command::new(switchyard_tests::daemon::binary());
-    command.args(["swarm", "join", "--token-file", "-", "127.0.0.9", &cluster.address(0)]);
-    command.arg("--socket").arg(worker.root().run().join("admin.sock"));
-    let done = command.stdin(Stdio::from(fs::File::open(&file).unwrap())).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    assert_eq!(worker.status()["state"], "member");
 }
 
 #[test]

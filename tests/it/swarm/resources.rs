@@ -6,6 +6,7 @@ use serde_json::Value;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::cri::{Cri, image_spec, limits, namespaces};
 use switchyard_tests::host::random_name;
+use switchyard_tests::root::PrivateRoot;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::worker::SwarmWorker;
 use tonic::Status;
@@ -112,18 +113,7 @@ pub(super) fn is_waiting(cluster: &SwarmCluster, service: &str) -> bool {
 fn devices_are_scheduled_and_those_of_pods_are_not_offered() {
     let cluster = SwarmCluster::new();
     let (_registry, image) = registry(&cluster);
-    let mut worker = SwarmWorker::start(&cluster, |root| {
-        let dir = root.path().join("dev");
-        fs::create_dir(&dir).expect("the root can be written");
-        for name in ["acme0", "acme1"] {
-            make_device(&dir.join(name));
-        }
-        format!(
-            "[devices]\nrestart_grace_seconds = 1\nnamed = \"refuse\"\n[[devices.groups]]\nvendor = \"acme\"\n\
-             type = \"tpu\"\nname = \"v2\"\npaths = [\"{}/acme[0-9]\"]\nenv = \"ACME_DEVICES\"\n",
-            dir.display()
-        )
-    });
+    let mut worker = SwarmWorker::start(&cluster, with_two_devices);
     worker.join(&cluster, &cluster.token("worker"));
     cluster.wait_until("both devices are offered", || devices(&cluster) == 2);
     let wanted = format!("{TPU}=1");
@@ -143,16 +133,7 @@ fn devices_are_scheduled_and_those_of_pods_are_not_offered() {
     cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
     assert_eq!(devices(&cluster), 2, "those of tasks are offered at once");
     cluster.wait_until("they continue", two_of_three);
-    // Managers of this version reject a task because its devices are offered (moby#44378), until the node has noticed
-    // it. Nothing else ends one.
-    let listed = tasks(&cluster, "tpu");
-    let ended = listed.iter().filter(|task| !task.contains(" Running ") && !task.contains(" Pending "));
-    let mut ended = ended.peekable();
-    if ended.peek().is_some() {
-        assert!(ended.all(|task| task.contains(ENFORCED)), "{listed:?}");
-        cluster.wait_until("devices of tasks are offered no more", || devices(&cluster) == 0);
-        cluster.wait_until("two have a device again", two_of_three);
-    }
+    await_two_of_three_again(&cluster, &two_of_three);
     let before = ids(&tasks(&cluster, "tpu"));
     let node = cluster.workers().remove(0).split(' ').next().expect("it has an id").to_owned();
     cluster.docker(&["node", "update", "--label-add", "a=b", &node]);
@@ -177,6 +158,33 @@ fn devices_are_scheduled_and_those_of_pods_are_not_offered() {
     cluster.wait_until("both have a device", || running(&cluster, "tpu") == 2);
     cluster.docker(&["service", "rm", "tpu"]);
     worker.output(&["swarm", "leave"]);
+}
+
+/// Managers of this version reject a task because its devices are offered (moby#44378), until the node has noticed it.
+/// Nothing else ends one.
+fn await_two_of_three_again(cluster: &SwarmCluster, two_of_three: &dyn Fn() -> bool) {
+    let listed = tasks(cluster, "tpu");
+    let ended = listed.iter().filter(|task| !task.contains(" Running ") && !task.contains(" Pending "));
+    let mut ended = ended.peekable();
+    if ended.peek().is_some() {
+        assert!(ended.all(|task| task.contains(ENFORCED)), "{listed:?}");
+        cluster.wait_until("devices of tasks are offered no more", || devices(cluster) == 0);
+        cluster.wait_until("two have a device again", two_of_three);
+    }
+}
+
+/// Makes two devices, and returns the configuration that offers them.
+fn with_two_devices(root: &PrivateRoot) -> String {
+    let dir = root.path().join("dev");
+    fs::create_dir(&dir).expect("the root can be written");
+    for name in ["acme0", "acme1"] {
+        make_device(&dir.join(name));
+    }
+    format!(
+        "[devices]\nrestart_grace_seconds = 1\nnamed = \"refuse\"\n[[devices.groups]]\nvendor = \"acme\"\n\
+             type = \"tpu\"\nname = \"v2\"\npaths = [\"{}/acme[0-9]\"]\nenv = \"ACME_DEVICES\"\n",
+        dir.display()
+    )
 }
 
 #[test]

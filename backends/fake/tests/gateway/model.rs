@@ -125,17 +125,7 @@ impl Model {
 async fn take(node: &FakeNode, model: &mut Model, step: Step) {
     let scope = |key: Key| node.gateway.scope(OWNERS[key.0]);
     match step {
-        Step::CreateSandbox(key, record) => {
-            let mut spec = specs::sandbox(OWNERS[key.0], &key.1.to_string());
-            spec.meta.record = vec![record];
-            let made = scope(key).sandboxes().create(spec).await;
-            assert_eq!(made.as_ref().err().map(|error| error.kind()), model.create_sandbox(key, record));
-            if let Ok(made) = made {
-                let held =
-                    model.sandboxes.entry(key).or_insert(ModelSandbox { id: made.id, record, ready: true });
-                assert_eq!(held.id, made.id);
-            }
-        }
+        Step::CreateSandbox(key, record) => create_sandbox(node, model, key, record).await,
         Step::StopSandbox(key) => {
             scope(key).sandboxes().stop(&model.sandbox_id(key)).await.unwrap();
             model.stop_sandbox(key);
@@ -145,17 +135,7 @@ async fn take(node: &FakeNode, model: &mut Model, step: Step) {
             model.sandboxes.remove(&key);
             model.tasks.retain(|_, task| task.home != key);
         }
-        Step::CreateTask(key, home, record) => {
-            let home = (key.0, home);
-            let mut spec = specs::task(OWNERS[key.0], &key.1.to_string(), BUSYBOX, ENDLESS);
-            spec.meta.record = vec![record];
-            let made = scope(key).tasks().create(&model.sandbox_id(home), spec).await;
-            assert_eq!(made.as_ref().err().map(|error| error.kind()), model.create_task(key, home, record));
-            if let Ok(made) = made {
-                let new = ModelTask { id: made.id, home, record, state: "created", untouched: true };
-                assert_eq!(model.tasks.entry(key).or_insert(new).id, made.id);
-            }
-        }
+        Step::CreateTask(key, home, record) => create_task(node, model, key, (key.0, home), record).await,
         Step::StartTask(key) => {
             let started = scope(key).tasks().start(&model.task_id(key)).await;
             assert_eq!(started.err().map(|error| error.kind()), model.start_task(key));
@@ -178,6 +158,30 @@ async fn take(node: &FakeNode, model: &mut Model, step: Step) {
             }
         }
         Step::Kill => unreachable!("the caller does it"),
+    }
+}
+
+async fn create_sandbox(node: &FakeNode, model: &mut Model, key: Key, record: u8) {
+    let owner = OWNERS[key.0];
+    let mut spec = specs::sandbox(owner, &key.1.to_string());
+    spec.meta.record = vec![record];
+    let made = node.gateway.scope(owner).sandboxes().create(spec).await;
+    assert_eq!(made.as_ref().err().map(|error| error.kind()), model.create_sandbox(key, record));
+    if let Ok(made) = made {
+        let new = ModelSandbox { id: made.id, record, ready: true };
+        assert_eq!(model.sandboxes.entry(key).or_insert(new).id, made.id);
+    }
+}
+
+async fn create_task(node: &FakeNode, model: &mut Model, key: Key, home: Key, record: u8) {
+    let owner = OWNERS[key.0];
+    let mut spec = specs::task(owner, &key.1.to_string(), BUSYBOX, ENDLESS);
+    spec.meta.record = vec![record];
+    let made = node.gateway.scope(owner).tasks().create(&model.sandbox_id(home), spec).await;
+    assert_eq!(made.as_ref().err().map(|error| error.kind()), model.create_task(key, home, record));
+    if let Ok(made) = made {
+        let new = ModelTask { id: made.id, home, record, state: "created", untouched: true };
+        assert_eq!(model.tasks.entry(key).or_insert(new).id, made.id);
     }
 }
 

@@ -60,10 +60,7 @@ pub(crate) fn container(
     } = required("config", request.config)?;
     let metadata = required("config.metadata", metadata)?;
     name("config.metadata.name", &metadata.name)?;
-    let image = required("config.image", image)?;
-    if image.image.is_empty() {
-        return Err(Error::invalid("config.image.image", "it is empty"));
-    }
+    let image = named_image(image)?;
     words("config.command", &command)?;
     words("config.args", &args)?;
     let cri::LinuxContainerConfig { resources: limits, security_context } = linux.unwrap_or_default();
@@ -106,6 +103,15 @@ pub(crate) fn container(
         stdio: Stdio { stdin: stdin_mode(stdin, stdin_once), tty, output: output(parent, &log_path)? },
         stop_signal: signal::stop_signal(stop_signal)?,
     })
+}
+
+/// Checks that a container has an image, and that it is named.
+fn named_image(image: Option<cri::ImageSpec>) -> Result<cri::ImageSpec> {
+    let image = required("config.image", image)?;
+    if image.image.is_empty() {
+        return Err(Error::invalid("config.image.image", "it is empty"));
+    }
+    Ok(image)
 }
 
 fn working_directory(path: &str) -> Result<Option<PathBuf>> {

@@ -139,32 +139,46 @@ async fn lists_match_the_generated_server_byte_for_byte() {
     }
     node.container(&db, "a").await;
 
+    change_states(&node, &ids, &db).await;
+
+    assert_containers_are_filtered(&node, &ids, &web).await;
+
+    assert_pods_are_filtered(&node, &db).await;
+}
+
+/// Starts the first container, removes the second, and stops a pod.
+async fn change_states(node: &ServerFixture, ids: &[String], pod: &str) {
     let runtime = &node.service.runtime;
     let start = cri::StartContainerRequest { container_id: ids[0].clone() };
     runtime.start_container(tonic::Request::new(start)).await.expect("it can be started");
     let remove = cri::RemoveContainerRequest { container_id: ids[1].clone() };
     runtime.remove_container(tonic::Request::new(remove)).await.expect("it can be removed");
-    let stop = cri::StopPodSandboxRequest { pod_sandbox_id: db.clone() };
+    let stop = cri::StopPodSandboxRequest { pod_sandbox_id: pod.to_owned() };
     runtime.stop_pod_sandbox(tonic::Request::new(stop)).await.expect("it can be stopped");
+}
 
+/// The second of three containers is removed, and only the first runs.
+async fn assert_containers_are_filtered(node: &ServerFixture, ids: &[String], web: &str) {
     let state = |state: cri::ContainerState| Some(cri::ContainerStateValue { state: state.into() });
     let of = |filter: cri::ContainerFilter| node.containers(filter);
     let any = cri::ContainerFilter::default;
     assert_eq!(of(any()).await, 3);
     assert_eq!(of(cri::ContainerFilter { id: ids[2].clone(), ..any() }).await, 1);
     assert_eq!(of(cri::ContainerFilter { id: ids[1].clone(), ..any() }).await, 0);
-    assert_eq!(of(cri::ContainerFilter { pod_sandbox_id: web.clone(), ..any() }).await, 2);
+    assert_eq!(of(cri::ContainerFilter { pod_sandbox_id: web.to_owned(), ..any() }).await, 2);
     assert_eq!(of(cri::ContainerFilter { label_selector: labelled("a"), ..any() }).await, 2);
     let running = state(cri::ContainerState::ContainerRunning);
     assert_eq!(of(cri::ContainerFilter { state: running, ..any() }).await, 1);
     let unknown = Some(cri::ContainerStateValue { state: 77 });
     assert_eq!(of(cri::ContainerFilter { state: unknown, ..any() }).await, 0);
+}
 
+async fn assert_pods_are_filtered(node: &ServerFixture, db: &str) {
     let any = cri::PodSandboxFilter::default;
     let ready = cri::PodSandboxStateValue { state: cri::PodSandboxState::SandboxReady.into() };
     assert_eq!(node.pods(any()).await, 2);
     assert_eq!(node.pods(cri::PodSandboxFilter { state: Some(ready), ..any() }).await, 1);
-    assert_eq!(node.pods(cri::PodSandboxFilter { id: db, ..any() }).await, 1);
+    assert_eq!(node.pods(cri::PodSandboxFilter { id: db.to_owned(), ..any() }).await, 1);
     assert_eq!(node.pods(cri::PodSandboxFilter { label_selector: labelled("web"), ..any() }).await, 1);
 }
 

@@ -165,20 +165,7 @@ impl State {
                 }
                 Ok(reply)
             }
-            op::RENAME => {
-                let directory = long(body, 0);
-                let old = name(&body[8..]);
-                let new = name(&body[8 + old.len() + 1..]);
-                let named =
-                    |node: &Inode, parent: u64, name: &[u8]| node.parent == parent && node.name == name;
-                let moved = nodes.iter().position(|node| named(node, id, &old)).ok_or(Errno::ENOENT)?;
-                if let Some(replaced) = nodes.iter_mut().find(|node| named(node, directory, &new)) {
-                    replaced.parent = 0;
-                }
-                nodes[moved].parent = directory;
-                nodes[moved].name = new;
-                Ok(Vec::new())
-            }
+            op::RENAME => rename(&mut nodes, id, body),
             op::GETATTR | op::SETATTR => {
                 if let Some(node) = nodes.get_mut(at)
                     && code == op::SETATTR
@@ -190,17 +177,7 @@ impl State {
                 reply.extend(attributes(nodes.get(at), id));
                 Ok(reply)
             }
-            op::WRITE => {
-                let content = nodes[at].content.as_mut().unwrap();
-                let offset = usize::try_from(long(body, 8)).unwrap();
-                let size = number(body, 16);
-                let end = offset + usize::try_from(size).unwrap();
-                if content.len() < end {
-                    content.resize(end, 0);
-                }
-                content[offset..end].copy_from_slice(&body[40..40 + (end - offset)]);
-                Ok(fields(&[size, 0]))
-            }
+            op::WRITE => Ok(write(&mut nodes[at], body)),
             op::OPEN => Ok(vec![0; 16]),
             op::FLUSH | op::RELEASE => Ok(Vec::new()),
             _ => Err(Errno::ENOSYS),
@@ -241,4 +218,32 @@ fn attributes(node: Option<&Inode>, id: u64) -> Vec<u8> {
     let mode = if content.is_some() { 0o100_640 } else { 0o040_755 };
     attributes.extend(fields(&[mode, 1, 0, 0, 0, 4096, 0]));
     attributes
+}
+
+/// Moves a node to another directory or name. A node that has that name already is in no directory then.
+fn rename(nodes: &mut [Inode], parent: u64, body: &[u8]) -> Result<Vec<u8>, Errno> {
+    let directory = long(body, 0);
+    let old = name(&body[8..]);
+    let new = name(&body[8 + old.len() + 1..]);
+    let named = |node: &Inode, parent: u64, name: &[u8]| node.parent == parent && node.name == name;
+    let moved = nodes.iter().position(|node| named(node, parent, &old)).ok_or(Errno::ENOENT)?;
+    if let Some(replaced) = nodes.iter_mut().find(|node| named(node, directory, &new)) {
+        replaced.parent = 0;
+    }
+    nodes[moved].parent = directory;
+    nodes[moved].name = new;
+    Ok(Vec::new())
+}
+
+/// Writes to a file, behind its end too.
+fn write(node: &mut Inode, body: &[u8]) -> Vec<u8> {
+    let content = node.content.as_mut().unwrap();
+    let offset = usize::try_from(long(body, 8)).unwrap();
+    let size = number(body, 16);
+    let end = offset + usize::try_from(size).unwrap();
+    if content.len() < end {
+        content.resize(end, 0);
+    }
+    content[offset..end].copy_from_slice(&body[40..40 + (end - offset)]);
+    fields(&[size, 0])
 }

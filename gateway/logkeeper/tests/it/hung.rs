@@ -99,28 +99,10 @@ async fn hung_file_system_stalls_only_its_own_logs() {
     let stats = client.stats().await.unwrap();
     assert_eq!((stats.stalled_containers, stats.stalls), (HUNG as u64, 1), "{stats:?}");
     assert!(stats.stall_age_ms >= 2000, "{stats:?}");
-    for number in 2..50 {
-        output.out("meanwhile\n");
-        site.await_lines("good", number).await;
-    }
-    fs::rename(log(&good), log(&good).with_extension("old")).unwrap();
-    client.reopen("good").await.unwrap();
-    drop(client.attach("good", Stream::Stdout).await.unwrap());
-    let another = site.spec("another");
-    let mut of_another = site.output(&another);
-    client.open(&another).await.unwrap();
-    of_another.out("line\n");
-    assert_eq!(client.finish("another", Duration::ZERO).await.unwrap().lines, 1);
-    // A call that would have to wait is refused at once; otherwise such calls would hold up all others.
+    assert_other_logs_are_served(site, &good, &mut output).await;
     let late = disks.spec("late");
     let mut of_late = site.output(&late);
-    for _ in 0..2 {
-        assert_busy(client.open(&late).await);
-    }
-    for (id, _) in &hung {
-        assert_busy(client.reopen(id).await);
-        assert_busy(client.attach(id, Stream::Stdout).await);
-    }
+    assert_calls_are_refused(client, &hung, &late).await;
     let other = LogSpec { max_line: 100, ..late.clone() };
     assert_eq!(client.open(&other).await.unwrap_err().fault().unwrap().kind, FaultKind::Conflict);
     assert_eq!(client.list().await.unwrap().len(), HUNG + 2);
@@ -129,17 +111,7 @@ async fn hung_file_system_stalls_only_its_own_logs() {
     assert!(grown <= GROWTH, "the keeper has grown by {grown} KiB");
 
     disks.fuse.resume();
-    for (id, _) in &hung {
-        site.await_lines(id, 101).await;
-        let finished = client.finish(id, Duration::ZERO).await.unwrap();
-        assert_eq!((finished.lines, finished.dropped_lines), (101, 0), "{id}");
-        let lines = disks.lines(id);
-        assert_eq!(lines[0], "stdout F before");
-        assert!(
-            lines[1..].iter().all(|line| line == "stdout F meanwhile") && lines.len() == 101,
-            "{lines:?}"
-        );
-    }
+    assert_no_line_is_lost(&disks, &hung).await;
     // It was opened when the file system answered again.
     of_late.out("late\n");
     client.open(&late).await.unwrap();
@@ -149,6 +121,46 @@ async fn hung_file_system_stalls_only_its_own_logs() {
     let stats = client.stats().await.unwrap();
     assert_eq!((stats.stalled_containers, stats.stall_age_ms, stats.stalls), (0, 0, 1), "{stats:?}");
     drop(victim);
+}
+
+async fn assert_no_line_is_lost(disks: &Disks, hung: &[(String, Output)]) {
+    for (id, _) in hung {
+        disks.site.await_lines(id, 101).await;
+        let finished = disks.site.client.finish(id, Duration::ZERO).await.unwrap();
+        assert_eq!((finished.lines, finished.dropped_lines), (101, 0), "{id}");
+        let lines = disks.lines(id);
+        assert_eq!(lines[0], "stdout F before");
+        assert!(
+            lines[1..].iter().all(|line| line == "stdout F meanwhile") && lines.len() == 101,
+            "{lines:?}"
+        );
+    }
+}
+
+/// A call that would have to wait is refused at once; otherwise such calls would hold up all others.
+async fn assert_calls_are_refused(client: &Client, hung: &[(String, Output)], late: &LogSpec) {
+    for _ in 0..2 {
+        assert_busy(client.open(late).await);
+    }
+    for (id, _) in hung {
+        assert_busy(client.reopen(id).await);
+        assert_busy(client.attach(id, Stream::Stdout).await);
+    }
+}
+
+async fn assert_other_logs_are_served(site: &Site, good: &LogSpec, output: &mut Output) {
+    for number in 2..50 {
+        output.out("meanwhile\n");
+        site.await_lines("good", number).await;
+    }
+    fs::rename(log(good), log(good).with_extension("old")).unwrap();
+    site.client.reopen("good").await.unwrap();
+    drop(site.client.attach("good", Stream::Stdout).await.unwrap());
+    let another = site.spec("another");
+    let mut of_another = site.output(&another);
+    site.client.open(&another).await.unwrap();
+    of_another.out("line\n");
+    assert_eq!(site.client.finish("another", Duration::ZERO).await.unwrap().lines, 1);
 }
 
 #[tokio::test]

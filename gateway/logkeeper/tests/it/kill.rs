@@ -90,6 +90,40 @@ fn next_random(state: &mut u64) -> u64 {
     *state
 }
 
+/// The count of what the logs of a container have.
+struct Found {
+    /// The whole lines of each stream.
+    whole: [u64; 2],
+    lines: u64,
+    bytes: u64,
+}
+
+/// Reads logs in their order. Fails at the first line that is torn, absent, or there twice.
+fn read_logs(logs: &[PathBuf]) -> Found {
+    let mut next = [0_u64, 0];
+    let mut partial = [Vec::new(), Vec::new()];
+    let mut lines = 0;
+    let mut bytes = 0;
+    for log in logs {
+        for line in parse(log) {
+            lines += 1;
+            bytes += line.content.len() as u64;
+            let stream = usize::from(line.stream == "stderr");
+            partial[stream].extend_from_slice(&line.content);
+            if line.tag == "F" {
+                let text = String::from_utf8(std::mem::take(&mut partial[stream])).unwrap();
+                let (number, pad) = text.split_once(' ').unwrap();
+                let expected = next[stream];
+                assert_eq!(number, format!("{expected:08}"), "in {} of {}", line.stream, log.display());
+                let len = if expected.is_multiple_of(100) { 40_000 } else { expected % 90 };
+                assert_eq!(pad.len() as u64, len);
+                next[stream] += 1;
+            }
+        }
+    }
+    Found { whole: next, lines, bytes }
+}
+
 pub(crate) async fn await_hello(site: &Site) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while let Err(error) = site.client.hello().await {
@@ -121,17 +155,7 @@ async fn kills_lose_tear_or_duplicate_no_line() {
     let mut logs = Vec::new();
     for kill in 0..KILLS {
         await_hello(&site).await;
-        // The moment is chosen by the writer's progress, and then by spinning for part of the time of a
-        // batch.
-        let goal = progress[0].load(Ordering::Relaxed) + next_random(&mut random) % 4000;
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        while progress[0].load(Ordering::Relaxed) < goal {
-            assert!(tokio::time::Instant::now() < deadline, "the writer is blocked for good");
-            std::thread::yield_now();
-        }
-        for _ in 0..next_random(&mut random) % 20_000 {
-            std::hint::spin_loop();
-        }
+        await_moment(&progress[0], &mut random);
         // The kubelet renames and reopens; a kill happens before, between and after.
         let rename = |logs: &mut Vec<PathBuf>| {
             let old = log(&spec).with_extension(format!("log.{kill:03}"));
@@ -155,28 +179,22 @@ async fn kills_lose_tear_or_duplicate_no_line() {
     let finished = site.client.finish("c1", PATIENCE).await.unwrap();
     assert_eq!((finished.dropped_lines, finished.dropped_bytes), (0, 0));
     logs.push(log(&spec).to_path_buf());
-    let mut next = [0_u64, 0];
-    let mut partial = [Vec::new(), Vec::new()];
-    let mut lines = 0;
-    let mut bytes = 0;
-    for log in &logs {
-        for line in parse(log) {
-            lines += 1;
-            bytes += line.content.len() as u64;
-            let stream = usize::from(line.stream == "stderr");
-            partial[stream].extend_from_slice(&line.content);
-            if line.tag == "F" {
-                let text = String::from_utf8(std::mem::take(&mut partial[stream])).unwrap();
-                let (number, pad) = text.split_once(' ').unwrap();
-                let expected = next[stream];
-                assert_eq!(number, format!("{expected:08}"), "in {} of {}", line.stream, log.display());
-                let len = if expected.is_multiple_of(100) { 40_000 } else { expected % 90 };
-                assert_eq!(pad.len() as u64, len);
-                next[stream] += 1;
-            }
-        }
-    }
-    assert_eq!(next, written, "all lines are there");
-    assert_eq!((lines, bytes), (finished.lines, finished.bytes), "the counters survive too");
+    let found = read_logs(&logs);
+    assert_eq!(found.whole, written, "all lines are there");
+    assert_eq!((found.lines, found.bytes), (finished.lines, finished.bytes), "the counters survive too");
     println!("{written:?} lines over {KILLS} kills");
+}
+
+/// Waits for the moment of a kill. It is chosen by the writer's progress, and then by spinning for part of the time
+/// of a batch.
+fn await_moment(progress: &AtomicU64, random: &mut u64) {
+    let goal = progress.load(Ordering::Relaxed) + next_random(random) % 4000;
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while progress.load(Ordering::Relaxed) < goal {
+        assert!(tokio::time::Instant::now() < deadline, "the writer is blocked for good");
+        std::thread::yield_now();
+    }
+    for _ in 0..next_random(random) % 20_000 {
+        std::hint::spin_loop();
+    }
 }

@@ -29,7 +29,6 @@ fn empty_plugin_configuration_has_docker_driver_defaults() {
 
 #[test]
 fn every_plugin_key_is_decoded() {
-    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
     let dangling = map([
         ("enabled", false.into()),
         ("dry_run", true.into()),
@@ -71,8 +70,15 @@ fn every_plugin_key_is_decoded() {
         ("oom_score_adj", 7.into()),
         ("must_create_network", true.into()),
     ]);
+    let expected = config_with_every_key();
+    assert_eq!((config, warnings), (expected, Vec::new()));
+}
+
+/// The settings that [`every_plugin_key_is_decoded`] gives to the keys.
+fn config_with_every_key() -> PluginConfig {
+    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
     let host = || vec!["host".to_owned()];
-    let expected = PluginConfig {
+    PluginConfig {
         allow_privileged: true,
         allow_caps: vec!["NET_ADMIN".to_owned(), "ALL".to_owned()],
         allow_runtimes: vec!["runc".to_owned(), "kata".to_owned()],
@@ -107,8 +113,7 @@ fn every_plugin_key_is_decoded() {
         pids_limit: PidsLimit::new(100).ok(),
         oom_score_adj: OomScoreAdj::new(7).unwrap(),
         must_create_network: true,
-    };
-    assert_eq!((config, warnings), (expected, Vec::new()));
+    }
 }
 
 #[test]

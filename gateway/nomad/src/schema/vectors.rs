@@ -33,6 +33,30 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
+fn volume(index: usize, source: &str, destination: &str, readonly: bool, propagation: Propagation) -> Volume {
+    Volume {
+        field: format!("volumes[{index}]"),
+        source: source.to_owned(),
+        destination: destination.to_owned(),
+        readonly,
+        propagation,
+        relabel: false,
+    }
+}
+
+fn mount(field: &str, target: &str, readonly: bool, kind: MountKind) -> MountOptions {
+    MountOptions { field: field.to_owned(), target: target.to_owned(), readonly, kind }
+}
+
+fn device(index: usize, host: &str, inside: &str, permissions: &str) -> DeviceOptions {
+    DeviceOptions {
+        field: format!("devices[{index}]"),
+        host_path: host.to_owned(),
+        container_path: inside.to_owned(),
+        cgroup_permissions: permissions.to_owned(),
+    }
+}
+
 #[test]
 fn image_only_task_vector_decodes_to_defaults() {
     let options = TaskOptions::decode(&bytes(TASK_BARE)).unwrap();
@@ -47,26 +71,6 @@ fn empty_plugin_vector_decodes_to_defaults() {
 #[test]
 fn full_task_vector_decodes_to_job_options() {
     let options = TaskOptions::decode(&bytes(TASK_RICH)).unwrap();
-    let volume = |index: usize, source: &str, destination: &str, readonly, propagation| Volume {
-        field: format!("volumes[{index}]"),
-        source: source.to_owned(),
-        destination: destination.to_owned(),
-        readonly,
-        propagation,
-        relabel: false,
-    };
-    let mount = |field: &str, target: &str, readonly, kind| MountOptions {
-        field: field.to_owned(),
-        target: target.to_owned(),
-        readonly,
-        kind,
-    };
-    let device = |index: usize, host: &str, inside: &str, permissions: &str| DeviceOptions {
-        field: format!("devices[{index}]"),
-        host_path: host.to_owned(),
-        container_path: inside.to_owned(),
-        cgroup_permissions: permissions.to_owned(),
-    };
     let shared = MountKind::Bind { source: "local/x".to_owned(), propagation: "rshared".to_owned() };
     let expected = TaskOptions {
         image: "https://registry.example/shop/web:1.2".to_owned(),

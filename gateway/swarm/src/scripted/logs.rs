@@ -71,6 +71,14 @@ fn following() -> swarm::LogSubscriptionOptions {
     swarm::LogSubscriptionOptions { follow: true, ..Default::default() }
 }
 
+fn tail(tail: i64) -> swarm::LogSubscriptionOptions {
+    swarm::LogSubscriptionOptions { tail, ..Default::default() }
+}
+
+fn streams(streams: Vec<i32>) -> swarm::LogSubscriptionOptions {
+    swarm::LogSubscriptionOptions { streams, ..Default::default() }
+}
+
 /// Writes an entry of each number; the odd ones are of standard error.
 fn write(file: &PathBuf, numbers: std::ops::Range<u32>) {
     let mut log = fs::File::options().create(true).append(true).open(file).unwrap();
@@ -97,15 +105,15 @@ async fn logs_are_cut_by_tail_time_and_stream_and_closed_once() {
     let since = Some(prost_types::Timestamp { seconds: 1_767_225_600 + 3, nanos: 7 });
     for (id, options, expected) in [
         ("all", all(), lines(0..10)),
-        ("none", swarm::LogSubscriptionOptions { tail: -1, ..all() }, String::new()),
-        ("one", swarm::LogSubscriptionOptions { tail: -2, ..all() }, lines(9..10)),
-        ("eight", swarm::LogSubscriptionOptions { tail: -9, ..all() }, lines(2..10)),
-        ("many", swarm::LogSubscriptionOptions { tail: i64::MIN, ..all() }, lines(0..10)),
+        ("none", tail(-1), String::new()),
+        ("one", tail(-2), lines(9..10)),
+        ("eight", tail(-9), lines(2..10)),
+        ("many", tail(i64::MIN), lines(0..10)),
         ("since", swarm::LogSubscriptionOptions { since, ..all() }, lines(3..10)),
-        ("out", swarm::LogSubscriptionOptions { streams: vec![1], ..all() }, lines([0, 2, 4, 6, 8])),
-        ("err", swarm::LogSubscriptionOptions { streams: vec![2], tail: -3, ..all() }, lines([7, 9])),
-        ("unknown", swarm::LogSubscriptionOptions { streams: vec![0, 9], ..all() }, String::new()),
-        ("first", swarm::LogSubscriptionOptions { tail: 5, ..all() }, String::new()),
+        ("out", streams(vec![1]), lines([0, 2, 4, 6, 8])),
+        ("err", swarm::LogSubscriptionOptions { tail: -3, ..streams(vec![2]) }, lines([7, 9])),
+        ("unknown", streams(vec![0, 9]), String::new()),
+        ("first", tail(5), String::new()),
     ] {
         let published = node.read(id, options).await;
         assert_eq!((published.text(), published.calls, published.breaks), (expected, 1, 0), "{id}");

@@ -19,7 +19,7 @@ use switchyard_operator::control::{PluginHost, Reporter};
 use switchyard_operator::metrics::ReportedFigures;
 use switchyard_operator::status::Part;
 use switchyard_operator_api::text::short;
-use switchyard_operator_api::{AmountView, DevicesView, HostView};
+use switchyard_operator_api::{AmountView, ComputeView, DevicesView, HostView};
 
 use super::node::{CAPACITY, TestNode, endless, labelled, pod};
 use super::{Pages, run};
@@ -153,6 +153,35 @@ async fn device_and_port_holders_are_served_on_the_unix_socket_only() {
     assert!(devices.ready);
     let group = &devices.groups[0];
     assert_eq!((group.capacity, group.free, group.held[0].slots), (4, 2, 2));
+    assert_slots_have_their_holders(&devices, &train, bound, unbound);
+    let port = &devices.ports[0];
+    assert_eq!((port.sandbox.clone(), port.display_name.as_str()), (web.id.to_string(), "shop/web"));
+    assert_eq!((port.name.as_str(), port.group.as_str()), ("web_shop_u1_0", "uid"));
+    assert_cores_have_their_holder(&devices.compute, &train);
+    assert_eq!((devices.refusals[0].reason.as_str(), devices.refusals[0].count), ("held", 3));
+    let json: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(json["groups"][0]["type"], "tpu");
+    assert_eq!(json["slots"][0]["holders"][0]["state"], "bound");
+    assert_eq!(json["ports"][0]["address"], serde_json::Value::Null);
+    assert_eq!(json["compute"]["reserved"][0]["cpu_milli"], 2550);
+    assert_eq!(json["host"]["plugins"][1]["last_error"]["error"], "it has ended its ListAndWatch");
+    assert!(pages.get_tcp("/v1/devices").await.starts_with("HTTP/1.1 404"));
+}
+
+fn assert_cores_have_their_holder(compute: &ComputeView, train: &Task) {
+    let Reserved { cpu_milli, memory_bytes } = CAPACITY;
+    assert_eq!(compute.capacity, Some(AmountView { cpu_milli, memory_bytes }));
+    let exclusive = &compute.exclusive[0];
+    assert_eq!((exclusive.cpus.as_str(), &exclusive.task), ("2-3", &train.id.to_string()));
+    assert_eq!((exclusive.count, exclusive.display_name.as_str()), (2, "jobs/train"));
+}
+
+fn assert_slots_have_their_holders(
+    devices: &DevicesView,
+    train: &Task,
+    bound: LeaseToken,
+    unbound: LeaseToken,
+) {
     let slots: Vec<_> = devices.slots.iter().map(|slot| (slot.id.as_str(), slot.healthy)).collect();
     let expected = [
         ("acme-0::0", true),
@@ -173,22 +202,6 @@ async fn device_and_port_holders_are_served_on_the_unix_socket_only() {
     let holder = &devices.slots[1].holders[0];
     assert_eq!((holder.state.as_str(), &holder.token), ("unbound", &unbound.to_string()));
     assert_eq!((&holder.sandbox, holder.display_name.as_str()), (&None, ""));
-    let port = &devices.ports[0];
-    assert_eq!((port.sandbox.clone(), port.display_name.as_str()), (web.id.to_string(), "shop/web"));
-    assert_eq!((port.name.as_str(), port.group.as_str()), ("web_shop_u1_0", "uid"));
-    let Reserved { cpu_milli, memory_bytes } = CAPACITY;
-    assert_eq!(devices.compute.capacity, Some(AmountView { cpu_milli, memory_bytes }));
-    let exclusive = &devices.compute.exclusive[0];
-    assert_eq!((exclusive.cpus.as_str(), &exclusive.task), ("2-3", &train.id.to_string()));
-    assert_eq!((exclusive.count, exclusive.display_name.as_str()), (2, "jobs/train"));
-    assert_eq!((devices.refusals[0].reason.as_str(), devices.refusals[0].count), ("held", 3));
-    let json: serde_json::Value = serde_json::from_str(&body).unwrap();
-    assert_eq!(json["groups"][0]["type"], "tpu");
-    assert_eq!(json["slots"][0]["holders"][0]["state"], "bound");
-    assert_eq!(json["ports"][0]["address"], serde_json::Value::Null);
-    assert_eq!(json["compute"]["reserved"][0]["cpu_milli"], 2550);
-    assert_eq!(json["host"]["plugins"][1]["last_error"]["error"], "it has ended its ListAndWatch");
-    assert!(pages.get_tcp("/v1/devices").await.starts_with("HTTP/1.1 404"));
 }
 
 #[tokio::test]
@@ -254,8 +267,14 @@ async fn command_line_shows_devices_and_ports_and_releases_leases() {
     let shown = serde_json::from_slice::<DevicesView>(&output.stdout).unwrap();
     assert_eq!(shown, pages.node.node().named_devices());
 
+    assert_unused_leases_are_released(&pages, bound, unbound).await;
+}
+
+/// A lease that a task has is not released.
+async fn assert_unused_leases_are_released(pages: &Pages, bound: LeaseToken, unbound: LeaseToken) {
     let other = pages.node.lease(Owner::Kubernetes, "acme-1::0").await.unwrap().to_string();
     let unbound = unbound.to_string();
+    let socket = pages.socket();
     for (token, args) in [
         (&unbound, ["devices", "release", &unbound, "--socket", &socket]),
         (&other, ["devices", "--socket", &socket, "release", &other]),

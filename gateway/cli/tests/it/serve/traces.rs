@@ -46,7 +46,10 @@ async fn a_call_with_a_traceparent_is_exported_as_a_tree_below_it() {
     assert!(metrics.contains("switchyard_trace_spans_total{result=\"lost\"} 0"), "{metrics}");
     daemon.stop().await.unwrap();
 
-    let spans = collector.spans();
+    assert_calls_are_traced(&collector.spans(), &pod);
+}
+
+fn assert_calls_are_traced(spans: &[Span], pod: &str) {
     let named = |name: &str| {
         let found: Vec<_> = spans.iter().filter(|span| span.name == name).collect();
         let [only] = found[..] else { panic!("{name}: {spans:?}") };
@@ -57,7 +60,7 @@ async fn a_call_with_a_traceparent_is_exported_as_a_tree_below_it() {
     let create = named("create_sandbox");
     assert_eq!((&create.parent_span_id, &create.trace_id), (&call.span_id, &call.trace_id));
     let says = |span: &Span, value: &str| format!("{:?}", span.attributes).contains(value);
-    assert!(says(create, &pod) && says(create, "kubernetes"), "{create:?}");
+    assert!(says(create, pod) && says(create, "kubernetes"), "{create:?}");
     let permit = named("wait_for_start_permit");
     assert_eq!(permit.parent_span_id, create.span_id);
     let failed = named("runtime.v1.RuntimeService/StartContainer");

@@ -84,69 +84,47 @@ fn update_contains_only_changed_limits() {
 
 #[test]
 fn malformed_security_context_is_rejected_by_field() {
-    use ErrorKind::InvalidArgument as Invalid;
-    let id = |value| Some(cri::Int64Value { value });
+    fn id(value: i64) -> Option<cri::Int64Value> {
+        Some(cri::Int64Value { value })
+    }
     let sandbox = SandboxId::from_bytes(SANDBOX);
-    refuses_context(
+    let refused = |change: fn(&mut cri::LinuxContainerSecurityContext), reason: &str| {
+        refuses_context(change, ErrorKind::InvalidArgument, reason);
+    };
+    refused(
         |c| c.privileged = true,
-        Invalid,
         &format!("privileged: no privileged container allowed in sandbox {sandbox}"),
     );
-    refuses_context(|c| c.run_as_user = id(-1), Invalid, "run_as_user: -1 is not between 0 and 4294967294");
-    refuses_context(
-        |c| c.run_as_group = id(1),
-        Invalid,
-        "run_as_group: it needs run_as_user or run_as_username",
-    );
-    refuses_context(
+    refused(|c| c.run_as_user = id(-1), "run_as_user: -1 is not between 0 and 4294967294");
+    refused(|c| c.run_as_group = id(1), "run_as_group: it needs run_as_user or run_as_username");
+    refused(
         |c| (c.run_as_user, c.run_as_username) = (id(1), "a".into()),
-        Invalid,
         "run_as_username: run_as_user is set as well: give one",
     );
-    refuses_context(
-        |c| c.run_as_username = "a b".into(),
-        Invalid,
-        "run_as_username: \"a b\" is not a user's name",
-    );
-    refuses_context(
+    refused(|c| c.run_as_username = "a b".into(), "run_as_username: \"a b\" is not a user's name");
+    refused(
         |c| c.supplemental_groups = vec![1, 4_294_967_295],
-        Invalid,
         "supplemental_groups[1]: 4294967295 is not between 0 and 4294967294",
     );
-    refuses_context(
-        |c| c.supplemental_groups_policy = 2,
-        Invalid,
-        "supplemental_groups_policy: 2 is not one of its values",
-    );
-    refuses_context(
+    refused(|c| c.supplemental_groups_policy = 2, "supplemental_groups_policy: 2 is not one of its values");
+    refused(
         |c| {
             c.capabilities =
                 Some(cri::Capability { drop_capabilities: strings(&["a b"]), ..Default::default() })
         },
-        Invalid,
         "capabilities.drop_capabilities[0]: \"a b\" is not the name of a capability",
     );
-    refuses_context(
-        |c| c.seccomp_profile_path = "mine".into(),
-        Invalid,
-        "seccomp_profile_path: \"mine\" names no profile",
-    );
-    refuses_context(
+    refused(|c| c.seccomp_profile_path = "mine".into(), "seccomp_profile_path: \"mine\" names no profile");
+    refused(
         |c| c.seccomp = Some(cri::SecurityProfile { profile_type: 2, localhost_ref: "p".into() }),
-        Invalid,
         "seccomp.localhost_ref: \"p\" is not an absolute path",
     );
-    refuses_context(
+    refused(
         |c| c.apparmor = Some(cri::SecurityProfile { profile_type: 2, localhost_ref: String::new() }),
-        Invalid,
         "apparmor.localhost_ref: \"\" names no profile",
     );
-    refuses_context(|c| c.apparmor_profile = "x".into(), Invalid, "apparmor_profile: \"x\" names no profile");
-    refuses_context(
-        |c| c.masked_paths = strings(&["proc"]),
-        Invalid,
-        "masked_paths[0]: \"proc\" is not an absolute path",
-    );
+    refused(|c| c.apparmor_profile = "x".into(), "apparmor_profile: \"x\" names no profile");
+    refused(|c| c.masked_paths = strings(&["proc"]), "masked_paths[0]: \"proc\" is not an absolute path");
 }
 
 #[test]

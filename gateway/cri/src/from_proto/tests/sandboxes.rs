@@ -33,27 +33,7 @@ fn pod_config_translates_to_a_sandbox() {
         },
         handler: "crun".into(),
         hostname: "web".into(),
-        network: SandboxNetwork::Pod(PodNetwork {
-            link: Link::Node,
-            mac: None,
-            ports: vec![PortMapping {
-                protocol: Protocol::Udp,
-                container_port: 53,
-                host_port: 5353,
-                host_ip: Some("10.1.2.3".parse().expect("it is an address")),
-            }],
-            bandwidth: Some(Bandwidth { ingress_bits: Some(10_000_000), egress_bits: None }),
-            args: [
-                ("IgnoreUnknown", "1"),
-                ("K8S_POD_NAMESPACE", "shop"),
-                ("K8S_POD_NAME", "web"),
-                ("K8S_POD_INFRA_CONTAINER_ID", "{id}"),
-                ("K8S_POD_UID", "u-1"),
-            ]
-            .map(|(k, v)| (k.to_owned(), v.to_owned()))
-            .to_vec(),
-            capabilities: BTreeMap::from([("io.kubernetes.cri.pod-annotations".into(), config.annotations)]),
-        }),
+        network: SandboxNetwork::Pod(network_of_web(config.annotations)),
         host_ports: HostPorts { group: "u-1".into(), ports: vec![claim(Protocol::Udp, 5353, "10.1.2.3")] },
         uts: UtsMode::Network,
         ipc: IpcMode::Shared,
@@ -79,6 +59,31 @@ fn pod_config_translates_to_a_sandbox() {
         users: None,
     };
     assert_eq!(spec, expected);
+}
+
+/// The network of the pod `shop/web`, which has a port and a limit of its bandwidth.
+fn network_of_web(annotations: BTreeMap<String, String>) -> PodNetwork {
+    PodNetwork {
+        link: Link::Node,
+        mac: None,
+        ports: vec![PortMapping {
+            protocol: Protocol::Udp,
+            container_port: 53,
+            host_port: 5353,
+            host_ip: Some("10.1.2.3".parse().expect("it is an address")),
+        }],
+        bandwidth: Some(Bandwidth { ingress_bits: Some(10_000_000), egress_bits: None }),
+        args: [
+            ("IgnoreUnknown", "1"),
+            ("K8S_POD_NAMESPACE", "shop"),
+            ("K8S_POD_NAME", "web"),
+            ("K8S_POD_INFRA_CONTAINER_ID", "{id}"),
+            ("K8S_POD_UID", "u-1"),
+        ]
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .to_vec(),
+        capabilities: BTreeMap::from([("io.kubernetes.cri.pod-annotations".into(), annotations)]),
+    }
 }
 
 /// A host port; at all addresses if `ip` is empty.

@@ -6,7 +6,8 @@ use nomad::driver_client::DriverClient;
 use nomad::driver_server::DriverServer;
 use switchyard_authority::AuthorityFilter;
 use tokio::net::UnixStream;
-use tonic::transport::{Endpoint, Server};
+use tokio::task::JoinHandle;
+use tonic::transport::{Channel, Endpoint, Server};
 
 use super::*;
 use crate::transport::{CONNECTION_WINDOW, STREAM_WINDOW};
@@ -16,35 +17,9 @@ const TASKS: usize = 5_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_thousand_tasks_are_waited_for_over_one_connection() {
     let fixture = fixture().await;
-    let mut ids = Vec::new();
-    for number in 0..TASKS {
-        let name = format!("web-{number}");
-        for part in ["local", "secrets"] {
-            std::fs::create_dir_all(fixture.dir.path().join(ALLOC).join(&name).join(part))
-                .expect("there is room");
-        }
-        let mut request = fixture.request("00000001", &["serve"]);
-        request.id = format!("{ALLOC}/{name}/00000001");
-        request.name = name;
-        fixture.start(&request).await.expect("it starts");
-        ids.push(request.id);
-    }
+    let ids = start_tasks(&fixture).await;
 
-    let (ours, theirs) = UnixStream::pair().expect("there are files");
-    let incoming = futures::stream::iter([Ok::<_, std::io::Error>(AuthorityFilter::new(theirs))])
-        .chain(futures::stream::pending());
-    let mut server = crate::tune(Server::builder());
-    let served = server.add_service(DriverServer::new(fixture.driver.clone())).serve_with_incoming(incoming);
-    let served = tokio::spawn(served);
-    let mut only = Some(ours);
-    let connector = tower::service_fn(move |_| {
-        let stream = only.take().map(TokioIo::new).ok_or(std::io::ErrorKind::NotConnected);
-        std::future::ready(stream.map_err(std::io::Error::from))
-    });
-    let endpoint = Endpoint::from_static("http://localhost")
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW);
-    let client = DriverClient::new(endpoint.connect_with_connector(connector).await.expect("it is served"));
+    let (client, served) = one_connection(&fixture).await;
 
     let stats = join_all(ids.iter().map(|id| {
         let mut client = client.clone();
@@ -78,4 +53,43 @@ async fn five_thousand_tasks_are_waited_for_over_one_connection() {
         while watched.message().await.expect("it continues").is_some() {}
     }
     served.abort();
+}
+
+async fn start_tasks(fixture: &DriverFixture) -> Vec<String> {
+    let mut ids = Vec::new();
+    for number in 0..TASKS {
+        let name = format!("web-{number}");
+        for part in ["local", "secrets"] {
+            std::fs::create_dir_all(fixture.dir.path().join(ALLOC).join(&name).join(part))
+                .expect("there is room");
+        }
+        let mut request = fixture.request("00000001", &["serve"]);
+        request.id = format!("{ALLOC}/{name}/00000001");
+        request.name = name;
+        fixture.start(&request).await.expect("it starts");
+        ids.push(request.id);
+    }
+    ids
+}
+
+/// Serves the driver on one connection, with the limits of the launcher. Returns the client and the server.
+async fn one_connection(
+    fixture: &DriverFixture,
+) -> (DriverClient<Channel>, JoinHandle<Result<(), tonic::transport::Error>>) {
+    let (ours, theirs) = UnixStream::pair().expect("there are files");
+    let incoming = futures::stream::iter([Ok::<_, std::io::Error>(AuthorityFilter::new(theirs))])
+        .chain(futures::stream::pending());
+    let mut server = crate::tune(Server::builder());
+    let served = server.add_service(DriverServer::new(fixture.driver.clone())).serve_with_incoming(incoming);
+    let served = tokio::spawn(served);
+    let mut only = Some(ours);
+    let connector = tower::service_fn(move |_| {
+        let stream = only.take().map(TokioIo::new).ok_or(std::io::ErrorKind::NotConnected);
+        std::future::ready(stream.map_err(std::io::Error::from))
+    });
+    let endpoint = Endpoint::from_static("http://localhost")
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
+    let client = DriverClient::new(endpoint.connect_with_connector(connector).await.expect("it is served"));
+    (client, served)
 }
