@@ -1,8 +1,6 @@
-//! Compiles a C program that goes into the binary, for build scripts: static, since it runs where there are
-//! no libraries, and hardened.
+//! Compiles a C program that goes into the binary, for build scripts: static, since it runs where there are no libraries, and hardened.
 //!
-//! What the compiler has made of the flags is checked: by `hardened.h`, which is put before each source,
-//! and by a look at the program.
+//! What the compiler has made of the flags is checked: by `hardened.h`, which is put before each source, and by a look at the program.
 
 use std::path::PathBuf;
 use std::process::Command;

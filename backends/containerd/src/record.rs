@@ -163,8 +163,7 @@ pub(crate) struct TaskRecord {
     pub(crate) tty: bool,
     /// The id of the boot in which it was created.
     pub(crate) boot: String,
-    /// The epoch of the run directory in which it was created. Absent in older records, and if it was not
-    /// known.
+    /// The epoch of the run directory in which it was created. Absent in older records, and if it was not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) epoch: Option<String>,
     /// `linux.cgroupsPath` of the OCI runtime spec.

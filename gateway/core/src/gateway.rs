@@ -20,8 +20,8 @@
 //! | claims of one host port, core or device | the ledger; who comes second is refused, with the holder |
 //! | a stop of the daemon, and everything | [`Gateway::shut_down`]; what is left when the time is over is as after a kill |
 //!
-//! Each noun has a component, which owns the fields of that noun: see `parts`. A frontend uses them through
-//! the views of its [`Scope`], which show the objects of one owner alone.
+//! Each noun has a component, which owns the fields of that noun: see `parts`. A frontend uses them through the views of
+//! its [`Scope`], which show the objects of one owner alone.
 
 use std::fmt;
 use std::sync::Arc;
@@ -91,8 +91,8 @@ impl Gateway {
         Self::with_leases(backend, limits, Arc::new(MemoryStore::default()), Operations::default())
     }
 
-    /// As [`Gateway::new`]; leases that no sandbox uses yet are kept in `leases`, and the operations in
-    /// flight are registered in `registry`.
+    /// As [`Gateway::new`]; leases that no sandbox uses yet are kept in `leases`, and the operations in flight
+    /// are registered in `registry`.
     #[must_use]
     pub fn with_leases(
         backend: Arc<dyn Backend>,
@@ -202,8 +202,7 @@ impl Gateway {
         self.parts.context.backend.status()
     }
 
-    /// The health of the backend, after a look at the node's network. Takes a few seconds at most.
-    /// Cancel-safe.
+    /// The health of the backend, after a look at the node's network. Takes a few seconds at most. Cancel-safe.
     pub async fn fresh_status(&self) -> BackendStatus {
         self.parts.context.backend.fresh_status().await
     }

@@ -14,8 +14,7 @@ const MOST_LINES_WITH_REASON: usize = 800;
 /// The beginning of the line of the header that gives the reason.
 const REASON: &str = "//! Longer than 500 lines because ";
 
-/// The files of the repository whose name ends with this, without build output, generated code and hidden
-/// directories.
+/// The files of the repository whose name ends with this, without build output, generated code and hidden directories.
 pub(super) fn files(endings: &[&str]) -> Vec<PathBuf> {
     fn walk(dir: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).expect("a directory of the repository can be read").flatten() {

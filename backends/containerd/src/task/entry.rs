@@ -137,8 +137,8 @@ impl TaskEntry {
         lifecycle.start().filter(|_| lifecycle.runs()).map(|known| known.start)
     }
 
-    /// Returns whether containerd may have a process of this task: one was launched and has not been
-    /// cleaned up, though it may have exited.
+    /// Returns whether containerd may have a process of this task: one was launched and has not been cleaned
+    /// up, though it may have exited.
     pub(crate) fn may_have_process(&self) -> bool {
         self.lifecycle.lock().may_have_process()
     }

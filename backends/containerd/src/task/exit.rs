@@ -12,15 +12,14 @@
 //! - **protected**: the task runs, and a record in containerd's sandbox store keeps its exit status from being
 //!   lost if containerd is down when it exits (`processes/protected_exits.rs`).
 //! - **observed**: this daemon knows the exit: from containerd's `Wait`, from the state of the process, or from
-//!   the zombies of a shim that hangs (`task/hung.rs`). In memory only; containerd has the exit status as
-//! long as   it has the process.
+//!   the zombies of a shim that hangs (`task/hung.rs`). In memory only; containerd has the exit status as long
+//!   as it has the process.
 //! - **noted**: in a file of the run directory, because containerd cannot store the exit and its process is
 //!   deleted all the same: by a removal, which frees space, or by the undo of a failed start.
 //! - **persisted**: in a label of the container object. The first exit that is persisted stands.
 //! - **reported**: clients get it. In memory only; recovery reports each exit that it finds.
 //!
-//! A kill of the daemon after an arrow leaves what the third column says, and the next daemon process
-//! continues:
+//! A kill of the daemon after an arrow leaves what the third column says, and the next daemon process continues:
 //!
 //! | | by | left by a kill | continued by |
 //! |---|---|---|---|
@@ -95,8 +94,8 @@ pub(crate) struct Exits {
 
 impl Exits {
     /// Waits for the exit of a task. It is returned even if it cannot be persisted, or if the cleanup takes
-    /// longer than allowed: both are then done later. Any number of callers share one wait; if the caller
-    /// that drives it is cancelled, the next caller continues it.
+    /// longer than allowed: both are then done later. Any number of callers share one wait; if the caller that
+    /// drives it is cancelled, the next caller continues it.
     pub(crate) async fn wait_task(self: &Arc<Self>, id: TaskId) -> Result<Exit> {
         let entry = self.started_task(id)?;
         let _turn = entry.exit_locks.report.lock().await;
@@ -197,8 +196,8 @@ impl Exits {
         Exit { code: process.code, finished_at, cause }
     }
 
-    /// Persists the exit of a task: the observed one, or else `found`. Returns the persisted one, which may
-    /// be an earlier one. If the container object is gone, nothing has to be persisted.
+    /// Persists the exit of a task: the observed one, or else `found`. Returns the persisted one, which may be
+    /// an earlier one. If the container object is gone, nothing has to be persisted.
     pub(super) async fn persist_exit(&self, entry: &TaskEntry, found: Exit) -> Result<Exit> {
         let _turn = entry.exit_locks.persist.lock().await;
         if let Some(exit) = entry.persisted_exit() {
@@ -217,8 +216,8 @@ impl Exits {
         self.persist_exit(entry, observed).await.map(drop)
     }
 
-    /// Persists an exit that recovery has found: now, or later if containerd cannot store it, for instance
-    /// on a full or read-only disk. The task stays in the lists either way.
+    /// Persists an exit that recovery has found: now, or later if containerd cannot store it, for instance on a
+    /// full or read-only disk. The task stays in the lists either way.
     ///
     /// # Errors
     /// If containerd did not answer: what it would have said of the task is not known.
@@ -284,8 +283,8 @@ impl Exits {
 
     /// Persists the observed exit and cleans up after it. Idempotent.
     ///
-    /// While an exit cannot be persisted, containerd keeps it with the process that has exited. That of a
-    /// failed start is in a note, and its process may run: it is ended all the same.
+    /// While an exit cannot be persisted, containerd keeps it with the process that has exited. That of a failed start is
+    /// in a note, and its process may run: it is ended all the same.
     pub(crate) async fn clean_up_exit(&self, entry: &TaskEntry) -> Result<()> {
         let persisted = self.persist_observed_exit(entry).await;
         let failed_start = entry.exit().is_some_and(|exit| matches!(exit.cause, ExitCause::StartFailed(_)));

@@ -1,5 +1,5 @@
-//! The node's resources that sandboxes and tasks hold: claimed before they are created, released when they
-//! have stopped.
+//! The node's resources that sandboxes and tasks hold: claimed before they are created, released when they have
+//! stopped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,8 +25,7 @@ pub use report::LedgerReport;
 
 use compute::recovered_holder;
 
-/// The ledger, and what is claimed in it: ports of the host, processors and memory. Devices are leased in
-/// it by
+/// The ledger, and what is claimed in it: ports of the host, processors and memory. Devices are leased in it by
 /// [`DeviceLeases`](super::DeviceLeases).
 #[derive(Debug)]
 pub struct Claims {
@@ -132,8 +131,8 @@ impl Claims {
         });
     }
 
-    /// Records the claims of all recovered objects, and returns the leases that tasks have. Conflicting
-    /// claims are logged and both kept.
+    /// Records the claims of all recovered objects, and returns the leases that tasks have. Conflicting claims are
+    /// logged and both kept.
     pub(super) fn recover(&self, recovered: &Recovered) -> Vec<LeaseToken> {
         let mut in_use: Vec<LeaseToken> = Vec::new();
         let holding = recovered.sandboxes.iter().filter(|sandbox| holds_ports(&sandbox.state));

@@ -20,8 +20,8 @@ use crate::table::{Table, no_sandbox, sandbox_not_ready};
 use crate::trace;
 use crate::waiters::Waiters;
 
-/// The backend, the table, and the life of the gateway. A component reaches what other components own
-/// through their methods alone.
+/// The backend, the table, and the life of the gateway. A component reaches what other components own through their
+/// methods alone.
 pub(super) struct Context {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) table: Table,

@@ -140,8 +140,7 @@ impl<'s> ScopedCommands<'s> {
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if the task does not run; `ResourceExhausted` if too many commands
-    /// run in it; `Unavailable` if it was not started in time, which says nothing about the command; those
-    /// of [`ExecBackend::exec`](crate::backend::ExecBackend::exec).
+    /// run in it; `Unavailable` if it was not started in time, which says nothing about the command; those of [`ExecBackend::exec`](crate::backend::ExecBackend::exec).
     pub async fn exec(self, id: &str, spec: &ExecSpec) -> Result<ExecProcess> {
         if spec.command.is_empty() {
             return Err(Error::invalid("cmd", "a command is needed"));
@@ -157,16 +156,15 @@ impl<'s> ScopedCommands<'s> {
         self.access.context().task_subject(task.id).with_argument(program)
     }
 
-    /// Runs a command in a running task to its end, and keeps the first 16 MiB of each stream. `timeout`
-    /// counts from its start, which has a deadline of its own, to its exit; `None` waits for ever. The end
-    /// of the output is awaited for [`ExecSpec::drain`] after the exit, also beyond the timeout.
+    /// Runs a command in a running task to its end, and keeps the first 16 MiB of each stream. `timeout` counts
+    /// from its start, which has a deadline of its own, to its exit; `None` waits for ever. The end of the output is
+    /// awaited for [`ExecSpec::drain`] after the exit, also beyond the timeout.
     /// Cancel-safe: the process is killed.
     ///
     /// # Errors
-    /// Those of [`ScopedCommands::exec`]; `DeadlineExceeded` with [`Reason::CommandTimeout`] if it did not
-    /// exit in time: it has been killed; `FailedPrecondition` with its exit code if it has exited, and a
-    /// child of it kept the output open; `ResourceExhausted` if its output exceeds what the node can
-    /// collect now: it has been killed.
+    /// Those of [`ScopedCommands::exec`]; `DeadlineExceeded` with [`Reason::CommandTimeout`] if it did not exit in time:
+    /// it has been killed; `FailedPrecondition` with its exit code if it has exited, and a child of it kept the output
+    /// open; `ResourceExhausted` if its output exceeds what the node can collect now: it has been killed.
     pub async fn exec_sync(self, id: &str, spec: &ExecSpec, timeout: Option<Duration>) -> Result<ExecOutput> {
         self.exec_collected(id, spec, timeout, Retain::First(OUTPUT_LIMIT)).await
     }
@@ -176,8 +174,8 @@ impl<'s> ScopedCommands<'s> {
     /// are cut off when the timeout is over too.
     ///
     /// # Errors
-    /// Those of [`ScopedCommands::exec_sync`], apart from that for output that is kept open; `Unavailable`
-    /// if the runtime does not close it.
+    /// Those of [`ScopedCommands::exec_sync`], apart from that for output that is kept open; `Unavailable` if
+    /// the runtime does not close it.
     pub async fn exec_tail(
         self,
         id: &str,

@@ -56,8 +56,8 @@ impl Images {
         self.pull_counts.current()
     }
 
-    /// Marks the images of a task as used, until it is in the table or is not created: to be called before
-    /// the backend looks them up.
+    /// Marks the images of a task as used, until it is in the table or is not created: to be called before the
+    /// backend looks them up.
     pub(super) fn use_in_creation(&self, id: TaskId, spec: &TaskSpec) -> CreationGuard<'_> {
         self.in_creation.add(id, spec)
     }

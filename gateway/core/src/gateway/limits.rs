@@ -23,8 +23,8 @@ pub struct Limits {
     pub retry_min: Duration,
     /// Longest interval between such retries.
     pub retry_max: Duration,
-    /// Bytes of output that are collected at a time, of all commands together: at most a quarter of it of
-    /// one task, and an eighth belongs to each owner alone.
+    /// Bytes of output that are collected at a time, of all commands together: at most a quarter of it of one
+    /// task, and an eighth belongs to each owner alone.
     pub exec_output_bytes: usize,
     /// Maximum number of concurrent commands in one task.
     pub exec_per_task: usize,

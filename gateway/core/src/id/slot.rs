@@ -4,8 +4,8 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest slot id, in bytes: that of the longest path, which is an id of earlier versions, with the
-/// number of a slot.
+/// The longest slot id, in bytes: that of the longest path, which is an id of earlier versions, with the number of a
+/// slot.
 pub const SLOT_ID_MAX: usize = 4095 + SEPARATOR.len() + 5;
 
 /// Characters that are shown of a text that is not a slot id.
@@ -21,10 +21,9 @@ const SEPARATOR: &str = "::";
 ///         | device "::" number     number: 0 to 65535, without leading zeros
 /// ```
 ///
-/// The devices of an inventory have short ids without `::` ([`Device::id`](crate::device::Device::id)).
-/// Records and orchestrators may also have ids of earlier versions, which are paths and CDI names. So the
-/// only bound on the text of a `SlotId` is its length, 1 to [`SLOT_ID_MAX`] bytes. The ledger decides
-/// whether the node has the slot.
+/// The devices of an inventory have short ids without `::` ([`Device::id`](crate::device::Device::id)). Records and
+/// orchestrators may also have ids of earlier versions, which are paths and CDI names. So the only bound on the text of
+/// a `SlotId` is its length, 1 to [`SLOT_ID_MAX`] bytes. The ledger decides whether the node has the slot.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(String);
 
@@ -85,8 +84,7 @@ impl SlotId {
         device_of(&self.0)
     }
 
-    /// The number of the slot on its device; `None` for the only slot of a device, and for a number that no
-    /// slot has.
+    /// The number of the slot on its device; `None` for the only slot of a device, and for a number that no slot has.
     #[must_use]
     pub fn number(&self) -> Option<u16> {
         let number = self.0.strip_prefix(self.device())?.strip_prefix(SEPARATOR)?;
@@ -139,8 +137,8 @@ impl fmt::Debug for SlotId {
     }
 }
 
-/// The id of the device in the text of a slot id: all before `::` and digits at the end. For lists that
-/// keep the texts of many ids; elsewhere [`SlotId::device`].
+/// The id of the device in the text of a slot id: all before `::` and digits at the end. For lists that keep the texts of
+/// many ids; elsewhere [`SlotId::device`].
 #[must_use]
 pub fn device_of(slot: &str) -> &str {
     match slot.rsplit_once(SEPARATOR) {

@@ -1,13 +1,15 @@
 //! Image references, normalised the way Docker and the kubelet do it.
 //!
-//! ```text reference  := name [ ":" tag ] [ "@" digest ]         after the distribution project; at least
-//! the name name       := [ registry "/" ] repository             at most 255 characters when normalised
-//! registry   := host [ ":" port ]                       it has a dot, a colon or a capital, or is
-//! "localhost" host       := label { "." label } | "[" IPv6 "]"      label: letters, digits and inner
-//! dashes repository := component { "/" component }             component: a-z and 0-9, with separators
-//! between them separator  := "." | "_" | "__" | "-" { "-" } tag        := word { word | "." | "-" }
-//! at most 128 characters; word: letters, digits and "_" digest     := "sha256:" 64 hex digits | "sha512:"
-//! 128 hex digits ```
+//! ```text
+//! reference  := name [ ":" tag ] [ "@" digest ]         after the distribution project; at least the name
+//! name       := [ registry "/" ] repository             at most 255 characters when normalised
+//! registry   := host [ ":" port ]                       it has a dot, a colon or a capital, or is "localhost"
+//! host       := label { "." label } | "[" IPv6 "]"      label: letters, digits and inner dashes
+//! repository := component { "/" component }             component: a-z and 0-9, with separators between them
+//! separator  := "." | "_" | "__" | "-" { "-" }
+//! tag        := word { word | "." | "-" }               at most 128 characters; word: letters, digits and "_"
+//! digest     := "sha256:" 64 hex digits | "sha512:" 128 hex digits
+//! ```
 //!
 //! Without a registry it is `docker.io`, a repository with a single component there is below `library/`, and
 //! without tag and digest the tag is `latest`. 64 hexadecimal digits are the id of an image and no reference.
@@ -81,8 +83,8 @@ impl ImageReference {
         if self.registry == DOCKER_HUB { DOCKER_HUB_ENDPOINT } else { &self.registry }
     }
 
-    /// Returns whether `authority` (`host[:port]`) is the registry of this reference. All names of Docker
-    /// Hub are one registry.
+    /// Returns whether `authority` (`host[:port]`) is the registry of this reference. All names of Docker Hub are one
+    /// registry.
     #[must_use]
     pub fn is_served_by(&self, authority: &str) -> bool {
         authority.eq_ignore_ascii_case(&self.registry) || (is_hub(authority) && is_hub(&self.registry))

@@ -1,8 +1,8 @@
 //! Quota projects of tasks: which task has which project id, so that none is assigned twice.
 //!
-//! A project is in the task's record before any file has its id, and until its limit is lifted. Several
-//! tasks of one owner may share a project that was requested by number; the limit is lifted when the last
-//! of them is removed.
+//! A project is in the task's record before any file has its id, and until its limit is lifted. Several tasks
+//! of one owner may share a project that was requested by number; the limit is lifted when the last of them is
+//! removed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

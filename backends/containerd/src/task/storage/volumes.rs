@@ -29,9 +29,8 @@ pub(crate) struct Volumes {
     dir: PathBuf,
     /// Never locked over a call to the disk.
     claims: Mutex<VolumeClaims>,
-    /// Held from the look at claims or volumes until the claim or rename that follows from it, so that no
-    /// volume is claimed while it is unpublished. The disk may hang under it: taken on blocking threads
-    /// only.
+    /// Held from the look at claims or volumes until the claim or rename that follows from it, so that no volume is
+    /// claimed while it is unpublished. The disk may hang under it: taken on blocking threads only.
     turn: Mutex<()>,
 }
 
@@ -81,8 +80,7 @@ impl Volumes {
         self.claims.lock()
     }
 
-    /// Claims the volumes that a new task uses: none of them can be removed from here on. Blocks while one
-    /// is removed.
+    /// Claims the volumes that a new task uses: none of them can be removed from here on. Blocks while one is removed.
     pub(crate) fn claim(&self, id: TaskId, volumes: &[String]) {
         let _turn = self.turn.lock();
         self.adopt(id, volumes);

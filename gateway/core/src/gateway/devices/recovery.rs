@@ -20,8 +20,8 @@ impl DeviceLeases {
         match stored {
             Ok(stored) => {
                 self.add_stored(stored);
-                // A task has these leases: a predecessor was killed after it created the task and before it
-                // removed them from the store.
+                // A task has these leases: a predecessor was killed after it created the task and before it removed
+                // them from the store.
                 self.remove_stored(&in_use).await;
             }
             Err(error) if is_final(&error) => report_unreadable(&error),
@@ -39,17 +39,16 @@ impl DeviceLeases {
         }
     }
 
-    /// Reads the stored leases again and again, until they can be read or never will be. A disk may be late
-    /// while the node boots, or fail for a moment. Requests are served meanwhile, and no device is leased.
-    /// Cancel-safe.
+    /// Reads the stored leases again and again, until they can be read or never will be. A disk may be late while the
+    /// node boots, or fail for a moment. Requests are served meanwhile, and no device is leased. Cancel-safe.
     async fn read_stored_later(&self) {
         let mut backoff = Backoff::new(READ_PAUSES.0, READ_PAUSES.1);
         loop {
             backoff.wait().await;
             match self.leases.load().await {
                 Ok(stored) => {
-                    // Those that tasks have stay in the store until they are released, or until the next
-                    // recovery: a task may be removed just now, and its sandbox keep the lease.
+                    // Those that tasks have stay in the store until they are released, or until the next recovery: a task
+                    // may be removed just now, and its sandbox keep the lease.
                     self.add_stored(stored);
                     tracing::info!("the device leases can be read again: devices are leased from now on");
                     return;

@@ -11,11 +11,11 @@ use crate::state::SandboxState;
 /// The use of a resource. The variants are ordered by urgency for the orchestrator, most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResourceUse {
-    /// A device of it is leased, or was assigned to a task of which no attempt runs: its orchestrator may
-    /// be about to start one.
+    /// A device of it is leased, or was assigned to a task of which no attempt runs: its orchestrator may be about to
+    /// start one.
     Waiting,
-    /// A device of it was assigned to a task that has ended, but nothing indicates that it is started
-    /// again: another attempt runs, or all sandboxes of its group are stopped.
+    /// A device of it was assigned to a task that has ended, but nothing indicates that it is started again: another
+    /// attempt runs, or all sandboxes of its group are stopped.
     Ended,
     /// Every task with a device of it runs, and none is a further attempt.
     Running,

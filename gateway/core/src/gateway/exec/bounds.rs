@@ -16,8 +16,7 @@ use crate::id::{Owner, TaskId};
 /// so that no command with much output makes them fail.
 const UNCOUNTED: usize = 16 << 10;
 
-/// The part of the budget that one task has at most, and the part that belongs to each owner alone, as
-/// divisors.
+/// The part of the budget that one task has at most, and the part that belongs to each owner alone, as divisors.
 const TASK_PART: usize = 4;
 const OWNER_PART: usize = 8;
 
@@ -43,8 +42,8 @@ pub(super) struct CommandPermit {
     task: TaskId,
 }
 
-/// The output that is held for callers, in bytes. A task has at most a part of it, and each owner a part
-/// that no other owner can use (ADR 66).
+/// The output that is held for callers, in bytes. A task has at most a part of it, and each owner a part that no other owner
+/// can use (ADR 66).
 #[derive(Debug, Default)]
 pub(super) struct OutputBudget(Mutex<HeldOutput>);
 
@@ -167,8 +166,7 @@ impl OutputCharge<'_> {
     /// Changes the charge to a stream of which `bytes` bytes are held.
     ///
     /// # Errors
-    /// `ResourceExhausted` if that exceeds what the task, its owner or all together may hold; then nothing
-    /// has changed.
+    /// `ResourceExhausted` if that exceeds what the task, its owner or all together may hold; then nothing has changed.
     pub(super) fn resize(&mut self, bytes: usize) -> Result<()> {
         let counted = bytes.saturating_sub(UNCOUNTED);
         let mut held = self.budget.0.lock();

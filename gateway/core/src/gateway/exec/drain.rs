@@ -7,9 +7,8 @@ use tokio::time::Instant;
 use crate::backend::{ExecControl, cut_by};
 use crate::error::Error;
 
-/// The error for a command that has ended while a child of it keeps its output open. It is no
-/// `DeadlineExceeded`: kubelets replace the text of that by one of their own, that the command has timed
-/// out, which it has not.
+/// The error for a command that has ended while a child of it keeps its output open. It is no `DeadlineExceeded`:
+/// kubelets replace the text of that by one of their own, that the command has timed out, which it has not.
 pub(super) fn output_kept_open(code: i32, drain: Duration) -> Error {
     Error::failed_precondition(format!(
         "the command has ended with code {code}, but a child of it kept its output open for {drain:?}: redirect the output \
@@ -27,8 +26,8 @@ pub(super) fn output_not_closed(code: i32, limit: Duration) -> Error {
 
 /// Closes the output of a process that has exited, once children have kept it open for `drain` without
 /// writing. Children that continue to write are cut off at the deadline of the command, but no earlier than
-/// after `drain`. Returns
-/// [`CUT_PATIENCE`](crate::backend::CUT_PATIENCE) after the output was cut off. Cancel-safe.
+/// after `drain`. Returns [`CUT_PATIENCE`](crate::backend::CUT_PATIENCE) after the output was cut off.
+/// Cancel-safe.
 pub(super) async fn cut_output(control: &dyn ExecControl, drain: Duration, deadline: Option<Instant>) {
     // A time that the clock cannot represent is no limit.
     let latest = deadline.and_then(|deadline| Some(deadline.max(Instant::now().checked_add(drain)?)));
@@ -91,8 +90,7 @@ mod tests {
         }
     }
 
-    /// After how long the output of a noisy process is given up whose command had this much time left at
-    /// its exit.
+    /// After how long the output of a noisy process is given up whose command had this much time left at its exit.
     async fn cut_after(left: Duration) -> Duration {
         let begun = Instant::now();
         let process = Noisy::default();

@@ -37,11 +37,10 @@ impl ImagesInCreation {
         CreationGuard { images: self, id }
     }
 
-    /// Returns whether a task of another owner than this one is being created from a reference that is one
-    /// of these.
+    /// Returns whether a task of another owner than this one is being created from a reference that is one of
+    /// these.
     pub(super) fn used_by_others(&self, owner: Owner, is_named: &dyn Fn(&str) -> bool) -> bool {
-        // `is_named` goes through all image records, and every creation takes the lock: so it is let go
-        // first.
+        // `is_named` goes through all image records, and every creation takes the lock: so it is let go first.
         let of_others: Vec<String> = {
             let by_task = self.by_task.lock();
             let others = by_task.values().filter(|(user, _)| *user != owner);

@@ -67,8 +67,7 @@ impl<'s> ScopedTasks<'s> {
         self.access.running_task(id)
     }
 
-    /// Creates a task in a ready sandbox. Idempotent by name, as
-    /// [`ScopedSandboxes::create`](crate::gateway::ScopedSandboxes::create). Cancel-safe.
+    /// Creates a task in a ready sandbox. Idempotent by name, as [`ScopedSandboxes::create`](crate::gateway::ScopedSandboxes::create). Cancel-safe.
     ///
     /// # Errors
     /// `NotFound` if the sandbox or the image does not exist; `FailedPrecondition` if the sandbox is not
@@ -296,8 +295,8 @@ impl<'s> ScopedTasks<'s> {
         self.access.context().backend.inspect_task(id).await
     }
 
-    /// As [`ScopedTasks::inspect`], for somebody who is then shown what the task may keep secret: an
-    /// operation, so that it is recorded.
+    /// As [`ScopedTasks::inspect`], for somebody who is then shown what the task may keep secret: an operation, so
+    /// that it is recorded.
     ///
     /// # Errors
     /// Those of [`ScopedTasks::inspect`].
