@@ -23,6 +23,7 @@ mod fixture;
 mod images;
 mod logkeepers;
 mod pods;
+mod task_ends;
 mod tasks;
 
 /// All kill cases.
@@ -30,9 +31,9 @@ const ALL: [&[KillCase]; 10] = [
     pods::POD_START_CASES,
     pods::POD_END_CASES,
     tasks::TASK_START_CASES,
-    tasks::TASK_END_CASES,
-    tasks::HUNG,
-    tasks::KEPT_EXITS,
+    task_ends::TASK_END_CASES,
+    task_ends::HUNG,
+    task_ends::KEPT_EXITS,
     images::KILLS,
     logkeepers::KILLS,
     daemon_starts::KILLS,
@@ -86,17 +87,17 @@ fn container_create_start_update_interrupted_by_kill_are_completed_by_retry() {
 
 #[test]
 fn container_exit_interrupted_by_kill_is_reported_and_removal_completed_by_retry() {
-    run_cases(tasks::TASK_END_CASES);
+    run_cases(task_ends::TASK_END_CASES);
 }
 
 #[test]
 fn exit_is_reported_after_kill_while_a_hung_shim_was_killed() {
-    run_cases_on(KillFixture::with_short_shim_timeout, tasks::HUNG);
+    run_cases_on(KillFixture::with_short_shim_timeout, task_ends::HUNG);
 }
 
 #[test]
 fn calls_interrupted_by_kill_complete_when_containerd_retains_exits() {
-    run_cases_on(KillFixture::with_sandbox_store, tasks::KEPT_EXITS);
+    run_cases_on(KillFixture::with_sandbox_store, task_ends::KEPT_EXITS);
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn daemon_starts_on_full_and_read_only_disks_after_kills_during_pods_images_and_
 /// The same.
 #[test]
 fn daemon_starts_on_full_and_read_only_disks_after_kills_during_containers() {
-    let lists = [tasks::TASK_START_CASES, tasks::TASK_END_CASES, abandoned::ABANDONED];
+    let lists = [tasks::TASK_START_CASES, task_ends::TASK_END_CASES, abandoned::ABANDONED];
     run_on_bad_disks(&lists, if all_variants() { 1 } else { 2 });
 }
 

@@ -16,13 +16,12 @@ use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::image::ImageId;
 use switchyard_core::object::{ResolvedUser, SandboxDetails, TaskDetails};
 use switchyard_core::spec::{IdMap, IdRange, Meta, ProjectId, Signal, UserNamespace};
-use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
-use switchyard_linux::beginning;
 use switchyard_namespaces::Ns;
 
 mod cgroups;
 mod claims;
+mod exit;
 mod labels;
 mod quota;
 mod resources;
@@ -30,6 +29,7 @@ mod staged;
 
 pub(crate) use cgroups::{CpusetRecord, LeafRecord};
 pub(crate) use claims::{ComputeRecord, HostPortsRecord, LeaseRecord};
+pub(crate) use exit::ExitRecord;
 pub(crate) use labels::labels;
 pub(crate) use quota::{LimitRecord, QuotaRecord};
 pub(crate) use resources::{ResourcesRecord, ThrottleRecord};
@@ -222,26 +222,6 @@ pub(crate) enum OutputRecord {
     Fifos { stdout: PathBuf, stderr: PathBuf },
 }
 
-/// The exit of a task, as in its label and in its note.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ExitRecord {
-    code: i32,
-    at_ns: u64,
-    /// Time of its start; `None` if it never ran.
-    started_ns: Option<u64>,
-    #[serde(default)]
-    oom: bool,
-    #[serde(default)]
-    lost: bool,
-    /// The reason for which its start failed, if it did.
-    #[serde(default)]
-    start_failed: Option<String>,
-}
-
-/// The limit in bytes on the stored reason of a failed start: containerd's limit on a label is 4096 bytes,
-/// key included.
-const REASON_LIMIT: usize = 2048;
-
 /// A time in nanoseconds since the Unix epoch; times before the epoch become 0.
 pub(crate) fn to_ns(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -423,50 +403,6 @@ impl TaskRecord {
             leases: self.leases.iter().filter_map(LeaseRecord::to_core).collect(),
             compute: self.compute.to_core(),
         }
-    }
-}
-
-// === impl ExitRecord ===
-
-impl ExitRecord {
-    pub(crate) fn from_core(exit: &Exit, started_at: Option<SystemTime>) -> Self {
-        let Exit { code, finished_at, cause } = exit;
-        let start_failed = match cause {
-            ExitCause::StartFailed(why) => Some(beginning(why, REASON_LIMIT / 4).to_owned()),
-            ExitCause::Exited | ExitCause::OomKilled | ExitCause::Lost => None,
-        };
-        Self {
-            code: *code,
-            at_ns: to_ns(*finished_at),
-            started_ns: started_at.map(to_ns),
-            oom: *cause == ExitCause::OomKilled,
-            lost: *cause == ExitCause::Lost,
-            start_failed,
-        }
-    }
-
-    pub(crate) fn to_core(&self) -> (Exit, Option<SystemTime>) {
-        let Self { code, at_ns, started_ns, oom, lost, start_failed } = self;
-        let cause = match (start_failed, oom, lost) {
-            (Some(why), _, _) => ExitCause::StartFailed(why.clone()),
-            (None, true, _) => ExitCause::OomKilled,
-            (None, false, true) => ExitCause::Lost,
-            (None, false, false) => ExitCause::Exited,
-        };
-        (Exit { code: *code, finished_at: from_ns(*at_ns), cause }, started_ns.map(from_ns))
-    }
-
-    /// Returns whether it says that the exit status is not known.
-    pub(crate) const fn is_lost(&self) -> bool {
-        self.lost
-    }
-
-    pub(crate) fn to_label(&self) -> String {
-        serde_json::to_string(self).expect("an exit holds nothing that JSON cannot")
-    }
-
-    pub(crate) fn parse_label(label: &str) -> Option<Self> {
-        serde_json::from_str(label).ok()
     }
 }
 

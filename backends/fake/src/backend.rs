@@ -1,27 +1,24 @@
 //! The implementation of the backend: each method is a logged call with an effect on the state.
 
-use std::collections::BTreeMap;
-
 use futures::future::BoxFuture;
 use switchyard_core::backend::{
-    Backend, BackendStatus, CheckpointBackend, ExecBackend, ExecPlace, ExecProcess, Handler, Inspection,
-    NamedVolume, Recovered, SandboxBackend, SandboxStats, Started, StatsBackend, TaskBackend, VolumeBackend,
-    Withdrawal,
+    Backend, BackendStatus, CheckpointBackend, ExecBackend, ExecPlace, ExecProcess, Handler, NamedVolume,
+    Recovered, SandboxBackend, Started, TaskBackend, VolumeBackend, Withdrawal,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
 use switchyard_core::object::{SandboxDetails, TaskDetails};
 use switchyard_core::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate};
 use switchyard_core::state::Exit;
-use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
 use switchyard_core::table::{no_sandbox, no_task};
 use switchyard_core::{Error, Reason, Result};
 
 use crate::program::{Command, Program};
 use crate::session::Method;
-use crate::usage::{task_metrics, task_stats, traffic, usage};
 use crate::{Fake, attach, exec};
+
+mod stats;
 
 impl Backend for Fake {
     fn status(&self) -> BackendStatus {
@@ -293,113 +290,6 @@ impl CheckpointBackend for Fake {
                 )))
             };
             self.session.act(Method::CheckpointTask, id, effect).await
-        })
-    }
-}
-
-impl StatsBackend for Fake {
-    fn task_stats<'a>(&'a self, ids: &'a [TaskId]) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskStats>>> {
-        Box::pin(async move {
-            let effect = || {
-                let mut state = self.world.lock();
-                let mut stats = BTreeMap::new();
-                for id in ids {
-                    if let Some(task) = state.tasks.get_mut(id) {
-                        task.reads += 1;
-                        let runs = task.state.is_running();
-                        stats.insert(*id, task_stats(task.reads, runs));
-                    }
-                }
-                Ok(stats)
-            };
-            self.session.act(Method::TaskStats, "", effect).await
-        })
-    }
-
-    fn task_metrics<'a>(&'a self, ids: &'a [TaskId]) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskMetrics>>> {
-        Box::pin(async move {
-            let effect = || {
-                let mut state = self.world.lock();
-                let mut metrics = BTreeMap::new();
-                for id in ids {
-                    if let Some(task) = state.tasks.get_mut(id).filter(|task| task.state.is_running()) {
-                        task.reads += 1;
-                        metrics.insert(*id, task_metrics(task.reads));
-                    }
-                }
-                Ok(metrics)
-            };
-            self.session.act(Method::TaskMetrics, "", effect).await
-        })
-    }
-
-    fn sandbox_traffic<'a>(
-        &'a self,
-        ids: &'a [SandboxId],
-    ) -> BoxFuture<'a, Result<BTreeMap<SandboxId, Vec<InterfaceStats>>>> {
-        Box::pin(async move {
-            let effect = || {
-                let mut state = self.world.lock();
-                let mut all = BTreeMap::new();
-                for id in ids {
-                    let sandbox =
-                        state.sandboxes.get_mut(id).filter(|sandbox| sandbox.details.netns.is_some());
-                    if let Some(sandbox) = sandbox {
-                        sandbox.reads += 1;
-                        all.insert(*id, vec![traffic(sandbox.reads)]);
-                    }
-                }
-                Ok(all)
-            };
-            self.session.act(Method::SandboxTraffic, "", effect).await
-        })
-    }
-
-    fn sandbox_stats(&self, id: SandboxId) -> BoxFuture<'_, Result<SandboxStats>> {
-        Box::pin(async move {
-            let effect = || {
-                let mut state = self.world.lock();
-                let sandbox = state.sandboxes.get_mut(&id).ok_or_else(|| no_sandbox(id))?;
-                sandbox.reads += 1;
-                let interfaces =
-                    if sandbox.details.ips.is_empty() { Vec::new() } else { vec![traffic(sandbox.reads)] };
-                Ok(SandboxStats { usage: usage(sandbox.reads), processes: Some(1), interfaces })
-            };
-            self.session.act(Method::SandboxStats, id, effect).await
-        })
-    }
-
-    fn inspect_task(&self, id: TaskId) -> BoxFuture<'_, Result<Inspection>> {
-        Box::pin(async move {
-            let effect = || {
-                let state = self.world.lock();
-                let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
-                let handler = state.sandboxes.get(&task.sandbox).map_or("", |sandbox| &sandbox.handler);
-                Ok(Inspection {
-                    pid: task.state.pid(),
-                    runtime_type: handler.to_owned(),
-                    snapshotter: "memory".into(),
-                    snapshot_key: id.to_string(),
-                    runtime_spec: task.runtime_spec.clone(),
-                    ..Inspection::default()
-                })
-            };
-            self.session.act(Method::InspectTask, id, effect).await
-        })
-    }
-
-    fn inspect_sandbox(&self, id: SandboxId) -> BoxFuture<'_, Result<Inspection>> {
-        Box::pin(async move {
-            let effect = || {
-                let state = self.world.lock();
-                let sandbox = state.sandboxes.get(&id).ok_or_else(|| no_sandbox(id))?;
-                Ok(Inspection {
-                    pid: sandbox.details.pid,
-                    runtime_type: sandbox.handler.clone(),
-                    ..Inspection::default()
-                })
-            };
-            self.session.act(Method::InspectSandbox, id, effect).await
         })
     }
 }

@@ -8,8 +8,6 @@
 
 use std::fs;
 use std::future::Future;
-use std::io;
-use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::pin::pin;
@@ -27,15 +25,14 @@ use switchyard_operator::history::History;
 use switchyard_operator::metrics::Metrics;
 use switchyard_operator::node::{Node, NodeSources};
 use switchyard_operator_api::VERSION;
-use switchyard_socket::listener::{ListenError, SocketFile};
-use switchyard_streaming::BindError;
+use switchyard_socket::listener::SocketFile;
 use switchyard_telemetry::LogLevel;
-use switchyard_telemetry::{TraceSettings, TraceSettingsError};
+use switchyard_telemetry::TraceSettings;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::capacity;
-use crate::credentials::{CredentialError, Credentials, MetricsCredentials, Stamps};
+use crate::credentials::{Credentials, MetricsCredentials, Stamps};
 use crate::device_parts::{DeviceContext, DeviceParts};
 use crate::lock::{DirLocks, LockError};
 use crate::managed::{State, make_dir};
@@ -48,10 +45,12 @@ use crate::streaming;
 use crate::wiring::{self, ConnectedBackend, LiveSettings};
 
 mod admin;
+mod error;
 mod frontends;
 mod processes;
 
 use admin::AdminListeners;
+pub use error::ServeError;
 use frontends::{FrontendSockets, Frontends};
 use processes::{NeededProcesses, ProcessStates};
 
@@ -69,56 +68,6 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 
 /// Interval at which an unfinished recovery is logged.
 const SLOW_RECOVERY: Duration = Duration::from_secs(60);
-
-/// The reason why the daemon did not start, or ended.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The directories cannot be used, or another daemon uses them.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// A socket cannot be served.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// The admin address cannot be served.
-    #[error("cannot listen on {address}: choose another address in admin.listen")]
-    Admin {
-        /// The address.
-        address: SocketAddr,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// The streaming server cannot be set up.
-    #[error("cannot serve exec, attach and port-forward: see [cri.streaming] of the configuration")]
-    Streaming(#[source] BindError),
-    /// The metrics address cannot be served.
-    #[error("cannot listen on {address}: choose another address in admin.metrics_listen")]
-    MetricsListener {
-        /// The address.
-        address: SocketAddr,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// The certificate or the token of the metrics address is unusable.
-    #[error(transparent)]
-    Credentials(#[from] CredentialError),
-    /// Traces cannot be exported.
-    #[error(transparent)]
-    Traces(#[from] TraceSettingsError),
-    /// A metric has a name that Prometheus does not allow.
-    #[error("cannot set up metrics")]
-    Metrics(#[source] prometheus::Error),
-    /// Signals cannot be received.
-    #[error("cannot receive signals")]
-    Signals(#[source] io::Error),
-    /// The backend's settings are invalid.
-    #[error("cannot set up the backend")]
-    Backend(#[source] switchyard_core::Error),
-    /// A part failed.
-    #[error("{0}")]
-    Part(String),
-}
 
 /// The time of the daemon's start, and its wait for the locks of its directories.
 #[derive(Debug, Clone, Copy)]

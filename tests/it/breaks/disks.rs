@@ -1,22 +1,23 @@
 //! Full disks, in bytes and in inodes: calls that need space fail with that reason, running containers
 //! continue, and everything works again once there is space.
 
-use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use switchyard_proto::cri::v1::{ContainerState, Mount, NamespaceMode, PodSandboxState, StatusRequest};
+use switchyard_proto::cri::v1::{ContainerState, Mount, PodSandboxState, StatusRequest};
 use switchyard_tests::bad_disks::FilledDisk;
-use switchyard_tests::cri::{image_spec, namespaces};
+use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::image::{LayerBuilder, busybox, random_layer};
 use switchyard_tests::node::TestNode;
 use tonic::{Code, Status};
 
-use super::versions::node_behind_proxy;
 use super::{LIMIT, assert_no_leaks_since, assert_recovers, refused, retry};
+
+mod database;
+mod run_disk;
 
 /// Time for a call that runs out of space, including the rollback of its steps.
 const SOON: Duration = Duration::from_secs(40);
@@ -175,10 +176,30 @@ pub(super) fn is_exit_unrecorded(node: &TestNode, container: &str) -> bool {
         .any(|ids| ids.contains(container))
 }
 
+/// The exit code, when the container started and ended, and the reason.
+type ExitInfo = (i32, i64, i64, String);
+
 /// The exit that clients got: code, start, finish and reason.
-pub(super) fn exit_info(node: &TestNode, container: &str) -> (i32, i64, i64, String) {
+pub(super) fn exit_info(node: &TestNode, container: &str) -> ExitInfo {
     let status = node.cri().wait_exit(container);
     (status.exit_code, status.started_at, status.finished_at, status.reason)
+}
+
+/// Kills the daemon. The next one must report the same exits.
+fn assert_next_daemon_reports(node: &TestNode, reported: &[(String, ExitInfo)]) {
+    node.daemon().kill9();
+    node.daemon().restart();
+    for (id, exit) in reported {
+        assert_eq!(exit_info(node, id), *exit, "the next daemon reports another exit");
+    }
+}
+
+fn assert_exits_are_recorded(node: &TestNode, reported: &[(String, ExitInfo)]) {
+    assert!(
+        eventually(LIMIT, || reported.iter().all(|(id, _)| !is_exit_unrecorded(node, id))),
+        "an exit is not put on record: {}",
+        node.daemon().tail()
+    );
 }
 
 /// On a disk that is filled again whenever space becomes free, exits are reported, running containers can be
@@ -215,11 +236,7 @@ fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
     let reported = [&dies, &stopped, &of_other].map(|id| (id.clone(), exit_info(&node, id)));
     let unrecorded = reported.iter().any(|(id, _)| is_exit_unrecorded(&node, id));
     filling.refill();
-    node.daemon().kill9();
-    node.daemon().restart();
-    for (id, end_told) in &reported {
-        assert_eq!(exit_info(&node, id), *end_told, "the next daemon reports another end");
-    }
+    assert_next_daemon_reports(&node, &reported);
     assert_eq!(other.status().state(), PodSandboxState::SandboxNotready);
     assert_eq!(node.cri().sh(&runs, "echo reached"), "reached");
 
@@ -244,11 +261,7 @@ fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
 
     drop(filling);
     assert_disk(&node, false);
-    assert!(
-        eventually(LIMIT, || reported.iter().all(|(id, _)| !is_exit_unrecorded(&node, id))),
-        "an end is not put on record: {}",
-        node.daemon().tail()
-    );
+    assert_exits_are_recorded(&node, &reported);
     node.daemon().kill9();
     node.daemon().restart();
     assert_eq!(exit_info(&node, &dies), reported[0].1);
@@ -269,70 +282,6 @@ fn state_disk_without_space_still_reports_exits_and_allows_removals() {
 #[test]
 fn state_disk_without_inodes_still_reports_exits_and_allows_removals() {
     ends_on_a_full_state("size=200m,nr_inodes=3000", FilledDisk::inodes);
-}
-
-/// A database may have space for one change and not for another, depending on where its free pages are: here
-/// it has none for any change.
-#[test]
-fn full_containerd_database_still_reports_exits_and_stops_pods() {
-    let behind = RefCell::new(None);
-    let node = node_behind_proxy(&behind);
-    let fill =
-        |parts: &[&str]| behind.borrow().as_ref().expect("it was started with the node").1.set_full(parts);
-    let cri = node.cri().with_timeout(SOON);
-    let pod = node.pod("stopped");
-    let removed = node.pod("removed");
-    // It has no namespace that would be missed.
-    let bare = node.pod_with("bare", |config| {
-        namespaces(config).set_network(NamespaceMode::Node);
-        namespaces(config).set_ipc(NamespaceMode::Node);
-    });
-    let pods = [&pod, &removed, &bare];
-    let ids = pods.map(|pod| pod.start_shell("main", "exec sleep 1000"));
-    let ended = pod.start_shell("ended", "exit 0");
-    assert_eq!(exit_info(&node, &ended).0, 0);
-    let exhausted = &[Code::ResourceExhausted];
-    fill(&["Containers/Create", "Containers/Update"]);
-
-    cri.stop(&ids[0], 0).expect("it can be stopped");
-    cri.stop_pod(pod.id()).expect("what is left of it shows that it was");
-    cri.remove_pod(removed.id()).expect("there is space for that");
-    assert_full(&refused("StopPodSandbox", cri.stop_pod(bare.id()), exhausted));
-    let reported = [&ids[0], &ids[2]].map(|id| (id.clone(), exit_info(&node, id)));
-    for (id, (code, ..)) in &reported {
-        assert!(*code == 137 && is_exit_unrecorded(&node, id), "{code}");
-    }
-    assert!(!is_exit_unrecorded(&node, &ids[1]), "it is gone");
-    node.daemon().kill9();
-    node.daemon().restart();
-    for (id, end_told) in &reported {
-        assert_eq!(exit_info(&node, id), *end_told, "the next daemon reports another end");
-        assert!(is_exit_unrecorded(&node, id));
-    }
-    assert_eq!(exit_info(&node, &ended).0, 0);
-    assert_eq!(pod.status().state(), PodSandboxState::SandboxNotready);
-    assert_eq!(cri.status(&ids[1]).expect_err("it is gone").code(), Code::NotFound);
-
-    fill(&["Containers/Create", "Containers/Update", "Containers/Delete", "Snapshots/Remove"]);
-    assert_full(&refused("RemoveContainer", cri.remove(&ids[0]), exhausted));
-    // The removal has deleted the process, of which containerd knew the exit.
-    node.daemon().kill9();
-    node.daemon().restart();
-    assert_eq!(exit_info(&node, &ids[0]), reported[0].1, "the next daemon reports another end");
-    assert_full(&refused("RemovePodSandbox", cri.remove_pod(pod.id()), exhausted));
-    fill(&[]);
-    assert!(
-        eventually(LIMIT, || reported.iter().all(|(id, _)| !is_exit_unrecorded(&node, id))),
-        "an end is not put on record: {}",
-        node.daemon().tail()
-    );
-    node.daemon().kill9();
-    node.daemon().restart();
-    assert_eq!(exit_info(&node, &reported[1].0), reported[1].1);
-    for pod in [&pod, &bare] {
-        cri.stop_pod(pod.id()).expect("it can be stopped again");
-        cri.remove_pod(pod.id()).expect("it can be removed");
-    }
 }
 
 /// The kernel mounts a root file system without an error, and read-only, if overlayfs can make no directory for it.
@@ -374,96 +323,6 @@ fn no_container_starts_with_a_root_that_lacks_an_inode() {
             assert_eq!(cri.sh(id, "touch /x && echo written"), "written", "{free}");
         }
     }
-    assert_eq!(pod.run_shell("echo more", |_| {}), "more");
-}
-
-#[test]
-fn run_disk_without_inodes_fails_starts_and_execs_clearly_and_recovers() {
-    let node = TestNode::start_with("", |root| root.small_disk(&root.run(), "size=100m,nr_inodes=1500"));
-    let cri = node.cri().with_timeout(SOON);
-    let pod = node.pod("full");
-    let id = pod.start_shell("main", "exec sleep 1000");
-    let before = node.leak_scan();
-    let created = pod.create(&node.container("created", &["sleep", "1000"]));
-    let filling = FilledDisk::inodes(&node.root().run());
-    let exhausted = &[Code::ResourceExhausted];
-    assert_full(&refused("StartContainer", cri.start(&created), exhausted));
-    let status = cri.status(&created).expect("it has a status");
-    assert_eq!((status.state(), status.reason.as_str()), (ContainerState::ContainerExited, "StartError"));
-    assert_full(&refused("ExecSync", cri.exec(&id, &["true"], 5), exhausted));
-    assert_full(&refused("RunPodSandbox", cri.run_pod(&node.pod_config("new")), exhausted));
-    assert_eq!(cri.status(&id).expect("it has a status").state(), ContainerState::ContainerRunning);
-    drop(filling);
-    node.cri().remove(&created).expect("it can be removed");
-    assert_no_leaks_since(&node, &before);
-    assert_recovers(&node);
-    assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
-    assert_eq!(pod.run_shell("echo more", |_| {}), "more");
-    assert_eq!(node.pod("another").run_shell("echo another", |_| {}), "another");
-}
-
-#[test]
-fn daemon_starts_on_full_run_disk_with_a_warning() {
-    let node = TestNode::start_with("", |root| root.small_disk(&root.run(), "size=100m,nr_inodes=1500"));
-    let pod = node.pod("full");
-    let id = pod.start_shell("main", "exec sleep 1000");
-    node.daemon().kill9();
-    fs::remove_file(node.root().run().join("admin.addr")).expect("it was there");
-    let filling = FilledDisk::inodes(&node.root().run());
-    node.daemon().spawn();
-    let cri = node.cri().with_timeout(SOON);
-    let containers = retry("ListContainers", || cri.containers());
-    assert_eq!(containers.len(), 1, "{containers:#?}");
-    let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
-    assert!(log.to_lowercase().contains("no space left on device"), "{}", node.daemon().tail());
-    filling.refill();
-    assert_full(&refused("ExecSync", cri.exec(&id, &["true"], 5), &[Code::ResourceExhausted]));
-    drop(filling);
-    assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
-    assert_eq!(pod.run_shell("echo more", |_| {}), "more");
-}
-
-/// As `/run` of a node is, when others fill it: its pid files, notes and sockets need no more space than they have.
-#[test]
-fn run_disk_without_space_holds_up_no_log_and_no_removal() {
-    let node = TestNode::start_with("", |root| root.small_disk(&root.run(), "size=40m"));
-    let cri = node.cri().with_timeout(SOON);
-    let pod = node.pod("full");
-    let dir = node.root().path().join(format!("host-{}", random_name()));
-    fs::create_dir(&dir).expect("the root can be written");
-    let script = "until [ -e /host/go ]; do sleep 0.02; done; n=0; \
-                  while [ $n -lt 10000 ]; do n=$((n+1)); echo \"line $n of $(printf %080d 0)\"; done; echo whole; exec sleep 1000";
-    let id = pod.start_shell_with("main", script, |config| {
-        config.mounts = vec![Mount {
-            host_path: dir.to_str().expect("the path is ASCII").to_owned(),
-            container_path: "/host".to_owned(),
-            ..Default::default()
-        }];
-    });
-    let removed = pod.start_shell("removed", "exec sleep 1000");
-    let filling = FilledDisk::bytes(&node.root().run());
-    for name in ["logkeeper", "containerd"] {
-        let killed = node.kill_managed(name);
-        let is_back = || node.root().managed(name).is_some_and(|pid| pid != killed);
-        assert!(eventually(LIMIT, is_back), "{name}: {}", node.daemon().tail());
-        filling.refill();
-        assert_recovers(&node);
-    }
-    // Runtimes write there for each command, if only a few bytes, and do not always say why they have failed.
-    if let Err(status) = cri.exec(&id, &["true"], 5) {
-        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
-        assert_full(&status);
-    }
-    fs::write(dir.join("go"), "").expect("the root can be written");
-    let lines = pod.wait_log("main", |lines| lines.iter().any(|line| line.ends_with(" whole")));
-    // A line that came in two pieces has a partial one before it.
-    let whole = lines.iter().filter(|line| line.split(' ').nth(2) == Some("F"));
-    assert_eq!(whole.count(), 10_001);
-    cri.stop(&removed, 0).expect("it can be stopped");
-    retry("RemoveContainer", || cri.remove(&removed));
-    assert_eq!(cri.status(&id).expect("it has a status").state(), ContainerState::ContainerRunning);
-    drop(filling);
-    assert_recovers(&node);
     assert_eq!(pod.run_shell("echo more", |_| {}), "more");
 }
 

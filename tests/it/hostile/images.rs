@@ -15,131 +15,20 @@ use switchyard_tests::registry::Registry;
 use switchyard_tests::registry_proxy::{Access, RegistryFault, RegistryProxy};
 use tonic::{Code, Status};
 
+mod manifests;
+mod watched_node;
+
+use manifests::{answer, layer, manifest, unique, with_config};
+use watched_node::WatchedNode;
+
 /// Time for a pull that is refused after all its tries.
 const SOON: Duration = Duration::from_secs(60);
 /// Number of planned faults that outlasts all tries.
 const MORE_THAN_RETRIES: usize = 8;
 const MIB: u64 = 1 << 20;
 
-/// A node whose daemon and containerd are monitored: neither may be restarted, and the daemon's memory must
-/// not grow.
-struct WatchedNode {
-    node: TestNode,
-    daemon: i32,
-    containerd: i32,
-}
-
-impl WatchedNode {
-    fn start(conf: &str) -> Self {
-        let node = TestNode::start_with(conf, |_| {});
-        let daemon = node.daemon().pid();
-        let containerd = node.containerd_pid().as_raw();
-        // The node's own image has been pulled.
-        node.registry().proxy().clear_requests();
-        Self { node, daemon, containerd }
-    }
-
-    /// Does something hostile. While it lasts the daemon may take `most` bytes more than before it.
-    #[track_caller]
-    fn during<T>(&self, most: u64, work: impl FnOnce(&TestNode) -> T) -> T {
-        // Resets the peak to the current value.
-        fs::write(format!("/proc/{}/clear_refs", self.daemon), "5")
-            .expect("the daemon lives, and the test is root");
-        let before = peak(self.daemon);
-        let done = work(&self.node);
-        let grown = peak(self.daemon).saturating_sub(before);
-        assert!(grown <= most, "the daemon took {grown} bytes more, {most} are allowed");
-        assert_eq!(self.node.daemon().pid(), self.daemon, "the daemon is another process");
-        assert_eq!(self.node.containerd_pid().as_raw(), self.containerd, "containerd is another process");
-        assert_eq!(self.node.daemon().get("/readyz").0, 200);
-        done
-    }
-
-    /// Pulls an image that must be rejected with one of these codes after at most `most` bytes; nothing of it
-    /// may remain.
-    #[track_caller]
-    fn refused(&self, most: u64, name: &str, codes: &[Code]) -> Status {
-        let status = self.refused_beside_others(most, name, codes);
-        self.node.registry().proxy().clear_faults();
-        status
-    }
-
-    /// The same, with the faults that are planned for other images left in place.
-    #[track_caller]
-    fn refused_beside_others(&self, most: u64, name: &str, codes: &[Code]) -> Status {
-        let reference = self.node.registry().reference(name);
-        let answer = self.during(most, |node| node.cri().with_timeout(SOON).pull(&reference, None));
-        let status = answer.expect_err("it is hostile");
-        assert!(codes.contains(&status.code()), "{name}: {status}");
-        assert!(status.message().len() < 2000, "{name}: {} bytes are reported", status.message().len());
-        assert!(!status.message().contains(char::is_control), "{name}: {:?}", status.message());
-        assert_eq!(self.node.cri().image(&reference).expect("it is asked for"), None);
-        let clean = eventually(SOON, || self.node.leak_scan().findings.is_empty());
-        assert!(clean, "{:#?}", self.node.leak_scan().findings);
-        status
-    }
-
-    /// Has the next requests for `part` answered so.
-    fn plan(&self, part: &str, fault: &RegistryFault) {
-        for _ in 0..MORE_THAN_RETRIES {
-            self.node.registry().proxy().add_fault(part, fault.clone());
-        }
-    }
-
-    /// Serves this as the manifest of `hostile:tag`, without a registry's checks.
-    fn serve(&self, tag: &str, manifest: &Value) {
-        let kind = "application/vnd.oci.image.manifest.v1+json";
-        let body = manifest.to_string().into_bytes();
-        self.plan(&format!("/manifests/{tag}"), &answer(200, &[("Content-Type", kind)], &body));
-    }
-
-    /// Number of requests for blobs.
-    fn blobs(&self) -> usize {
-        self.node.registry().proxy().count("/blobs/")
-    }
-}
-
-/// The most memory that a process has had, in bytes.
-fn peak(pid: i32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel counts it");
-    let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse().expect("it is a number");
-    kib * 1024
-}
-
-fn answer(status: u16, headers: &[(&str, &str)], body: &[u8]) -> RegistryFault {
-    let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    RegistryFault::Answer(status, headers, body.to_vec())
-}
-
 fn conf() -> &'static str {
     "[registry]\nidle_timeout_seconds = 1\n"
-}
-
-fn unique(seed: u64) -> Image {
-    busybox().layer(random_layer(100_000, 7000 + seed)).build()
-}
-
-/// A manifest with this configuration and these layers.
-fn manifest(config: &Value, layers: &[Value]) -> Value {
-    json!({ "schemaVersion": 2, "config": config, "layers": layers })
-}
-
-/// The same image with a configuration that has `hostile` after the first `at`.
-fn with_config(image: &Image, at: &str, hostile: &str) -> Image {
-    let own = String::from_utf8(image.config.bytes.clone()).expect("it is JSON");
-    let config = own.replacen(at, &format!("{at}{hostile}"), 1);
-    let config = Blob::new(&image.config.media_type, config.into_bytes());
-    let mut document: Value = serde_json::from_slice(&image.manifest.bytes).expect("it is JSON");
-    document["config"] = config.descriptor();
-    let manifest = Blob::new(&image.manifest.media_type, document.to_string().into_bytes());
-    Image { config, manifest, ..image.clone() }
-}
-
-/// A layer that does not exist.
-fn layer(size: Value) -> Value {
-    let kind = "application/vnd.oci.image.layer.v1.tar";
-    json!({ "mediaType": kind, "digest": format!("sha256:{}", "5".repeat(64)), "size": size })
 }
 
 #[test]

@@ -8,7 +8,7 @@ use switchyard_tests::host::eventually;
 
 use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint, LIMIT};
-use super::{images, pods, tasks};
+use super::{images, pods, task_ends, tasks};
 
 /// Time without activity after which a start that a kill cut off is given up.
 const GRACE: &str = "[recovery]\ngrace_milliseconds = 5000\n";
@@ -29,7 +29,7 @@ pub(super) const EXTERNAL_ONLY_CASES: &[KillCase] = &[
     // containerd itself has to find what its crash left behind.
     KillCase::at(tasks::start_without_containerd, &[(ExitNoted, 1)]),
     // The next task with this name may find remains of it.
-    KillCase::at(tasks::stop, &[(TaskDeleted, 1)]),
+    KillCase::at(task_ends::stop, &[(TaskDeleted, 1)]),
     // A download is removed with its lease, not by the daemon.
     KillCase::at(images::pull, &[(LayerBegun, 1)]),
 ];
@@ -39,7 +39,7 @@ pub(super) const ALL: [&[KillCase]; 5] = [
     pods::POD_START_CASES,
     pods::POD_END_CASES,
     tasks::TASK_START_CASES,
-    tasks::TASK_END_CASES,
+    task_ends::TASK_END_CASES,
     images::KILLS,
 ];
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_kubelet::{Kubelet, Options, RunOptions};
+use switchyard_proto::nomad::device;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::http;
@@ -15,9 +16,14 @@ use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::nomad::config::encode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use tokio::runtime::Runtime;
+use tonic::Status;
 
 use super::orchestrators::{self, container_with, end, task_with};
 use crate::nomad::devices::{LaunchedDevicePlugin, make_device};
+
+mod device_node;
+
+use device_node::DeviceNode;
 
 /// The group's resource name for the kubelet.
 const TPU: &str = "acme.com/tpu";
@@ -27,97 +33,6 @@ const SOON: Duration = Duration::from_secs(20);
 const ROUNDS: usize = 10;
 /// Numbers of the device's node inside: as `/dev/null`.
 const NUMBERS: &str = "1:3";
-
-/// A node with one device that both orchestrators may use.
-struct DeviceNode {
-    node: TestNode,
-    runtime: Runtime,
-    /// The id of the device.
-    id: String,
-}
-
-impl DeviceNode {
-    fn start() -> Self {
-        let node = TestNode::start_configured(|root| {
-            let dir = root.path().join("dev");
-            std::fs::create_dir(&dir).expect("the root can be written");
-            make_device(&dir.join("acme0"));
-            let kubelet = root.path().join("kubelet");
-            format!(
-                "[devices]\nrestart_grace_seconds = 1\n[devices.kubelet]\ndirectory = \"{0}/device-plugins\"\n\
-                 pod_resources_socket = \"{0}/pod-resources/kubelet.sock\"\n\
-                 [[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\nname = \"v2\"\nresource = \"{TPU}\"\n\
-                 paths = [\"{1}/acme[0-9]\"]\nenv = \"ACME_DEVICES\"\n",
-                kubelet.display(),
-                dir.display()
-            )
-        });
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let mut fixture = Self { node, runtime: runtime.expect("a runtime can be made"), id: String::new() };
-        assert!(eventually(SOON, || fixture.report()["slots"][0]["id"].is_string()), "{}", fixture.report());
-        fixture.id = fixture.report()["slots"][0]["id"].as_str().expect("it has an id").to_owned();
-        fixture
-    }
-
-    fn directory(&self) -> PathBuf {
-        self.node.root().path().join("kubelet/device-plugins")
-    }
-
-    fn path(&self) -> String {
-        self.node.root().path().join("dev/acme0").display().to_string()
-    }
-
-    /// A kubelet, once it knows of the device.
-    fn kubelet(&self) -> Kubelet {
-        let _runtime = self.runtime.enter();
-        let kubelet = Kubelet::start(&self.directory(), Options::default());
-        self.wait_healthy(&kubelet, 1);
-        kubelet
-    }
-
-    /// Waits until so many devices are healthy as a kubelet sees it.
-    fn wait_healthy(&self, kubelet: &Kubelet, healthy: usize) {
-        let what = format!("{healthy} of 1 devices are healthy");
-        self.runtime.block_on(kubelet.wait_until(&what, |kubelet| kubelet.capacity(TPU) == (1, healthy)));
-    }
-
-    fn admit(&self, kubelet: &Kubelet, pod: &str) -> Result<RunOptions, String> {
-        self.runtime.block_on(kubelet.admit(pod, "main", &[(TPU, 1)]))
-    }
-
-    /// The output of `switchyard devices`.
-    fn report(&self) -> Value {
-        orchestrators::report(&self.node)
-    }
-
-    /// That the device is held by one alone, and by whom.
-    #[track_caller]
-    fn assert_held_by(&self, owner: &str, name: &str) {
-        let report = self.report();
-        let holders = report["slots"][0]["holders"].as_array().expect("it is a list").clone();
-        assert_eq!(holders.len(), 1, "{report:#}");
-        assert_eq!(
-            (holders[0]["owner"].as_str(), holders[0]["state"].as_str()),
-            (Some(owner), Some("bound")),
-            "{report:#}"
-        );
-        assert!(holders[0]["name"].as_str().is_some_and(|held| held.contains(name)), "{name}: {report:#}");
-    }
-
-    #[track_caller]
-    fn assert_free(&self) {
-        assert!(
-            eventually(SOON, || self.report()["slots"][0]["holders"].as_array().is_some_and(Vec::is_empty)),
-            "{:#}",
-            self.report()
-        );
-    }
-
-    /// The numbers of the device as a container sees it.
-    fn numbers(&self, container: &str) -> String {
-        self.node.cri().sh(container, &format!("stat -c %t:%T {}", self.path()))
-    }
-}
 
 #[track_caller]
 fn assert_has_device(fixture: &DeviceNode, agent: &Agent, task: &TaskSetup) {
@@ -175,37 +90,11 @@ fn last_device_goes_to_a_pod_or_a_task_never_both() {
         match (admitted, reserved) {
             (Ok(options), Err(refused)) => {
                 won[0] += 1;
-                let text = refused.message();
-                assert!(text.contains(&fixture.id) && text.contains("kubernetes"), "{text}");
-                let pod = fixture.node.pod(&name);
-                let container = pod.start(&container_with(&fixture.node, "main", &options));
-                assert_eq!(fixture.numbers(&container), NUMBERS);
-                fixture.assert_held_by("kubernetes", &name);
-                fixture.node.daemon().kill9();
-                fixture.node.daemon().restart();
-                fixture.assert_held_by("kubernetes", &name);
-                assert_eq!(fixture.numbers(&container), NUMBERS);
-                fixture.wait_healthy(&kubelet, 1);
-                remove(&kubelet, pod, &name);
+                assert_pod_has_won(&fixture, &kubelet, &name, &options, &refused);
             }
             (Err(refused), Ok(given)) => {
                 won[1] += 1;
-                let seen = refused.contains("nomad")
-                    || refused.contains("Available: 0")
-                    || refused.contains("unhealthy");
-                assert!(seen, "{refused}");
-                let task = task_with(&fixture.node, &agent, &given);
-                agent.driver().start(&task.config).expect("it starts");
-                assert_has_device(&fixture, &agent, &task);
-                fixture.assert_held_by("nomad", task.id());
-                fixture.wait_healthy(&kubelet, 0);
-                fixture.node.daemon().kill9();
-                fixture.node.daemon().restart();
-                fixture.assert_held_by("nomad", task.id());
-                fixture.wait_healthy(&kubelet, 0);
-                let agent = Agent::start(fixture.node.root(), &json!({}));
-                assert_has_device(&fixture, &agent, &task);
-                end(&agent, task);
+                assert_task_has_won(&fixture, &kubelet, &agent, &given, &refused);
             }
             (pod, task) => panic!("one of both must have the device: {pod:?}, {task:?}"),
         }
@@ -213,6 +102,50 @@ fn last_device_goes_to_a_pod_or_a_task_never_both() {
         assert_eq!(kubelet.crash(), None);
     }
     assert!(won.iter().all(|won| *won > 0), "both must have won: {won:?}");
+}
+
+fn assert_pod_has_won(
+    fixture: &DeviceNode,
+    kubelet: &Kubelet,
+    name: &str,
+    options: &RunOptions,
+    refused: &Status,
+) {
+    let text = refused.message();
+    assert!(text.contains(&fixture.id) && text.contains("kubernetes"), "{text}");
+    let pod = fixture.node.pod(name);
+    let container = pod.start(&container_with(&fixture.node, "main", options));
+    assert_eq!(fixture.numbers(&container), NUMBERS);
+    fixture.assert_held_by("kubernetes", name);
+    fixture.node.daemon().kill9();
+    fixture.node.daemon().restart();
+    fixture.assert_held_by("kubernetes", name);
+    assert_eq!(fixture.numbers(&container), NUMBERS);
+    fixture.wait_healthy(kubelet, 1);
+    remove(kubelet, pod, name);
+}
+
+fn assert_task_has_won(
+    fixture: &DeviceNode,
+    kubelet: &Kubelet,
+    agent: &Agent,
+    given: &device::ContainerReservation,
+    refused: &str,
+) {
+    let seen = refused.contains("nomad") || refused.contains("Available: 0") || refused.contains("unhealthy");
+    assert!(seen, "{refused}");
+    let task = task_with(&fixture.node, agent, given);
+    agent.driver().start(&task.config).expect("it starts");
+    assert_has_device(fixture, agent, &task);
+    fixture.assert_held_by("nomad", task.id());
+    fixture.wait_healthy(kubelet, 0);
+    fixture.node.daemon().kill9();
+    fixture.node.daemon().restart();
+    fixture.assert_held_by("nomad", task.id());
+    fixture.wait_healthy(kubelet, 0);
+    let agent = Agent::start(fixture.node.root(), &json!({}));
+    assert_has_device(fixture, &agent, &task);
+    end(&agent, task);
 }
 
 #[test]

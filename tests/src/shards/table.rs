@@ -60,10 +60,13 @@ pub const KILL_LISTS: &[(&str, &str)] = &[
     ),
     (
         "kills::container_exit_interrupted_by_kill_is_reported_and_removal_completed_by_retry",
-        "tests/it/kills/tasks.rs",
+        "tests/it/kills/task_ends.rs",
     ),
-    ("kills::exit_is_reported_after_kill_while_a_hung_shim_was_killed", "tests/it/kills/tasks.rs"),
-    ("kills::calls_interrupted_by_kill_complete_when_containerd_retains_exits", "tests/it/kills/tasks.rs"),
+    ("kills::exit_is_reported_after_kill_while_a_hung_shim_was_killed", "tests/it/kills/task_ends.rs"),
+    (
+        "kills::calls_interrupted_by_kill_complete_when_containerd_retains_exits",
+        "tests/it/kills/task_ends.rs",
+    ),
     (
         "kills::image_pull_unpack_removal_interrupted_by_kill_are_completed_by_retry",
         "tests/it/kills/images.rs",
@@ -99,246 +102,195 @@ pub const KILL_LISTS: &[(&str, &str)] = &[
     ("nomad::kills::task_removal_interrupted_by_kill_is_completed_without_retry", "tests/it/nomad/kills.rs"),
 ];
 
-const fn row(shard: u8, seconds: u16, what: What) -> Slow {
-    Slow { what, shard, seconds }
+/// Makes a row of the table of each line: its seconds, and what it is. The formatter leaves the lines whole.
+macro_rules! slow {
+    ($(shard $shard:literal { $($seconds:literal $what:expr;)* })*) => {
+        &[$($(Slow { what: $what, shard: $shard, seconds: $seconds },)*)*]
+    };
 }
 
 /// Everything else that is slow.
-pub const SLOW: &[Slow] = &[
-    // Shard 0.
-    row(0, 11, Test("breaks::execs::commands_in_a_container_whose_shim_hangs_leave_a_bounded_number")),
-    row(0, 15, Test("nomad::bad_input::malformed_task_fields_are_rejected_by_name_and_leave_nothing_behind")),
-    row(0, 16, Test("hostile::images::silent_blobs_leave_nothing_behind")),
-    row(0, 20, Test("hostile::watchdog::neither_a_thousand_clients_nor_a_hung_containerd_trip_the_watchdog")),
-    row(0, 28, Test("nomad::go_host::go_plugin_client_runs_a_task_from_handshake_to_exit")),
-    row(0, 17, Test("hostile::operators::storm_of_scrapes_leaves_pods_and_memory_alone")),
-    row(0, 13, Test("ledger::ports::last_bridge_port_goes_to_a_pod_or_a_task_never_both")),
-    row(0, 11, Test("cri::events_and_metrics::thousand_stalled_event_clients_cost_little_and_block_nobody")),
-    row(0, 11, Test("cri::recovery::kill_during_ten_runs_leaves_one_pod_each")),
-    row(0, 9, Test("breaks::runtimes::slow_start_is_awaited_with_external_containerd")),
-    row(0, 8, Test("images::access::unreachable_registry_is_unavailable")),
-    row(0, 8, Test("kills::start_outcome_is_known_across_short_lived_daemons")),
-    row(0, 18, Fact("quota", "disk_quota_counts_joined_mounts_together_and_others_apart")),
-    row(0, 14, Fact("limits", "oom_kill_of_a_child_process_is_reported")),
-    row(0, 10, Fact("apparmor", "containers_are_confined_by_the_default_profile")),
-    row(0, 5, Fact("limits", "stats_match_the_cgroup")),
-    row(0, 21, Smoke("cri::v1alpha2::v1alpha2_only_limits_are_applied_or_rejected")),
-    row(0, 21, Smoke("cri::exits::exit_has_code_and_reason")),
-    row(0, 130, PowerCut),
-    // Shard 1.
-    row(1, 17, Test("breaks::network::cni_del_of_a_stopped_daemon_is_finished_and_awaited")),
-    row(
-        1,
-        27,
-        Test("breaks::failing_databases::ends_are_listed_and_pods_stop_although_nothing_can_be_recorded"),
-    ),
-    row(1, 18, Test("hostile::images::endless_or_invalid_blobs_leave_nothing_behind")),
-    row(
-        1,
-        20,
-        Test("breaks::read_only_disks::disk_that_refuses_writes_is_reported_whatever_it_says_of_itself"),
-    ),
-    row(1, 18, Test("breaks::checkpoints::hung_criu_is_killed_and_container_keeps_running")),
-    row(1, 23, Test("swarm::health::service_is_healthy_over_kills_amid_its_checks_until_a_check_fails")),
-    row(1, 13, Test("cri::crashes::kill_during_creates_and_starts_leaves_each_container_once")),
-    row(
-        1,
-        11,
-        Test("breaks::versions::containerd_that_is_late_for_its_check_is_busy_while_it_answers_others"),
-    ),
-    row(1, 11, Test("prometheus::dashboard::each_panel_shows_a_real_node_and_each_owner_that_has_tasks")),
-    row(1, 10, Test("secrets::secrets_of_clients_are_in_no_output_page_or_log")),
-    row(1, 8, Test("daemon::readiness_follows_containerd")),
-    row(1, 8, Test("ledger::ports::last_group_network_port_goes_to_a_pod_or_a_task_never_both")),
-    row(1, 92, Fact("checkpoint", "container_continues_after_daemon_kill_during_checkpoint")),
-    row(1, 16, Fact("checkpoint", "checkpoint_keeps_tcp_connections")),
-    row(1, 12, Fact("daemon", "containers_survive_restart_of_the_unit")),
-    row(1, 9, Fact("units", "pod_lifecycle_completes")),
-    row(1, 4, Fact("units", "reload_waits_for_the_verdict")),
-    row(1, 3, Fact("counters", "hugepage_and_memory_reservation_metrics_match_the_kernel")),
-    row(1, 1, Fact("limits", "no_systemd_units_are_left_after_removal")),
-    row(1, 21, Smoke("nomad::resources::task_runs_in_the_agents_cgroups_with_job_limits")),
-    row(1, 21, Smoke("nomad::resources::task_over_its_memory_limit_is_reported_oom_killed")),
-    row(1, 21, Smoke("cri::recovery::pods_and_containers_survive_daemon_kill")),
-    row(1, 21, Smoke("caller_resources::cgroups::oom_kill_in_leaf_cgroup_is_reported")),
-    // Shard 2.
-    row(2, 26, Test("breaks::snapshotters::snapshotter_that_hangs_does_not_delay_recovery_for_ever")),
-    row(
-        2,
-        27,
-        Test(
-            "breaks::failing_databases::daemon_serves_although_it_can_remove_nothing_that_its_predecessor_left",
-        ),
-    ),
-    row(2, 35, Test("swarm::logs::logs_of_running_rotated_and_ended_tasks_are_what_was_printed")),
-    row(2, 25, Test("swarm::resources::pod_that_takes_everything_ends_no_task")),
-    row(2, 17, Test("hostile::names::arbitrary_task_names_are_used_or_rejected_by_field")),
-    row(
-        2,
-        16,
-        Test("swarm::networks::manager_places_services_on_a_network_with_a_configuration_of_the_node"),
-    ),
-    row(2, 13, Test("breaks::execs::commands_whose_children_keep_their_output_leave_no_descriptor")),
-    row(2, 12, Test("breaks::shims::shim_with_changing_containers_is_not_killed_during_its_check")),
-    row(2, 11, Test("cri::logs::kills::last_lines_are_logged_after_exit_without_a_logkeeper")),
-    row(2, 11, Test("nomad::resources::common_task_options_are_visible_in_the_task")),
-    row(2, 9, Test("reload::images::registry_directories_are_reloaded")),
-    row(2, 8, Test("breaks::network::failing_cni_del_is_named_and_stop_can_be_retried")),
-    row(2, 7, Test("objects::members_of_the_socket_group_read_and_root_alone_changes")),
-    row(2, 63, Fact("quota", "daemon_kill_during_disk_quota_leaves_no_limit_or_project")),
-    row(2, 16, Fact("clock", "clock_jumps_by_years_during_pull_stop_and_exec_have_no_effect")),
-    row(2, 10, Fact("user_namespaces", "user_namespace_pod_owns_its_volumes_and_is_confined")),
-    row(2, 8, Fact("pressure", "pressure_is_reported_for_containers_pods_and_metrics")),
-    row(2, 5, Fact("pressure", "memory_high_throttles_and_kills_nobody")),
-    row(2, 1, Fact("user_namespaces", "handlers_report_and_support_their_features")),
-    row(2, 21, Smoke("caller_resources::cgroups::task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged")),
-    row(2, 80, Root(Suite::Sid, RootPart::First)),
-    // Shard 3.
-    row(3, 36, Test("breaks::logkeeper::hung_logkeeper_blocks_starts_and_running_containers_continue")),
-    row(
-        3,
-        31,
-        Test("swarm::neighbours::last_device_goes_to_one_orchestrator_and_the_others_wait_or_are_told_which"),
-    ),
-    row(3, 26, Test("fuzzing::cdi")),
-    row(3, 23, Test("cri::logs::rotation::log_rotation_under_load_and_kills_loses_no_line")),
-    row(3, 17, Test("swarm::neighbours::last_port_goes_to_one_orchestrator_and_the_others_are_told_which")),
-    row(
-        3,
-        12,
-        Test(
-            "breaks::failing_databases::process_of_a_failed_start_is_ended_although_the_failure_cannot_be_recorded",
-        ),
-    ),
-    row(3, 13, Test("breaks::shims::hung_shim_blocks_no_other_container_and_is_killed_when_unused")),
-    row(3, 11, Test("hostile::images::registry_errors_are_truncated_and_hide_redirect_targets")),
-    row(3, 11, Test("images::lifecycle::image_fs_usage_grows_with_images")),
-    row(3, 10, Test("swarm::joins::manager_that_is_none_or_absent_is_told")),
-    row(3, 8, Test("cri::streaming::attach::logkeeper_kill_does_not_affect_attached_clients")),
-    row(3, 8, Test("swarm::rotation::promotion_is_ignored_and_told_with_its_cure")),
-    row(3, 17, Fact("daemon", "containers_survive_unit_stop_and_are_adopted")),
-    row(3, 14, Fact("units", "doctor_judges_the_units")),
-    row(3, 10, Fact("daemon", "logkeeper_restart_loses_no_line")),
-    row(3, 3, Fact("apparmor", "unloaded_profile_is_rejected_by_name")),
-    row(3, 21, Smoke("cri::user_namespaces::user_namespace_root_is_unprivileged_on_the_host")),
-    row(3, 21, Smoke("cri::devices::cdi_devices_are_injected_from_field_and_annotations")),
-    row(3, 80, Root(Suite::Trixie, RootPart::First)),
-    row(3, 40, Documentation),
-    // Shard 4.
-    row(4, 14, Test("nomad::task_lifecycle::fifty_tasks_start_concurrently")),
-    row(4, 36, Test("swarm::resources::devices_are_scheduled_and_those_of_pods_are_not_offered")),
-    row(4, 16, Test("breaks::registries::unresponsive_registry_fails_the_pull_and_leaves_nothing_behind")),
-    row(4, 27, Test("swarm::rotation::rotation_of_the_ca_renews_the_certificate_and_ends")),
-    row(4, 21, Test("hostile::trees::deep_directory_tree_is_removed_with_its_container")),
-    row(4, 17, Test("hostile::trees::deep_directory_tree_is_removed_after_daemon_kill")),
-    row(4, 15, Test("prometheus::listener::changed_files_are_in_force_soon_and_unusable_ones_are_not")),
-    row(4, 13, Test("breaks::runtimes::start_waits_for_deletion_that_outlasts_the_exit_event")),
-    row(4, 11, Test("hostile::names::arbitrary_container_names_are_used_or_rejected_by_field")),
-    row(4, 10, Test("hostile::images::arbitrary_image_names_are_rejected_or_not_found")),
-    row(
-        4,
-        10,
-        Test("swarm::updates::service_is_updated_in_both_orders_and_moves_with_the_availability_of_the_node"),
-    ),
-    row(4, 8, Test("cri::logs::full_disk::log_follower_on_a_full_disk_sees_whole_lines_and_log_resumes")),
-    row(4, 7, Test("ledger::ports::last_host_network_port_goes_to_a_pod_or_a_task_never_both")),
-    row(4, 91, Fact("packages", "package_upgrade_and_downgrade_change_no_process")),
-    row(4, 22, Fact("nomad", "nomad_tasks_run_in_the_agents_cgroup_and_survive_daemon_kill")),
-    row(4, 15, Fact("checkpoint", "failed_checkpoint_is_explained_and_leaves_nothing_behind")),
-    row(4, 13, Fact("checkpoint", "checkpoint_has_process_state_and_processes_continue")),
-    row(4, 1, Fact("units", "systemd_cgroup_driver_is_selected")),
-    row(4, 21, Smoke("nomad::networks::task_without_network_mode_uses_the_bridge_with_published_ports")),
-    row(4, 21, Smoke("cri::pods::pod_lifecycle_completes_and_leaves_nothing_behind")),
-    row(4, 21, Smoke("caller_resources::cgroups::cpu_limits_are_set_on_the_leaf_cgroup")),
-    // Shard 5.
-    row(5, 30, Test("breaks::execs::probes_of_a_hundred_containers_hold_after_a_stall")),
-    row(5, 28, Test("swarm::logs::rotation_that_is_killed_at_any_step_is_continued_and_loses_no_line")),
-    row(5, 21, Test("swarm::logs::logs_go_through_a_manager_that_is_not_the_leader")),
-    row(5, 17, Test("cri::chaos::random_kills_lose_no_acknowledged_state_and_leave_nothing_behind")),
-    row(5, 15, Test("cri::logs::kills::daemon_kill_loses_no_line_and_blocks_no_container")),
-    row(5, 13, Test("swarm::daemon::token_file_joins_by_itself_once_and_not_after_a_removal")),
-    row(5, 11, Test("swarm::daemon::wrong_tokens_roles_and_users_are_refused_and_leave_nothing")),
-    row(5, 11, Test("ledger::devices::failed_task_start_frees_its_device_and_a_restart_regains_it")),
-    row(5, 9, Test("reload::signals::a_thousand_hangups_with_good_and_bad_files_fail_no_request")),
-    row(5, 8, Test("metrics::containers::containers_of_pods_and_jobs_have_the_names_of_their_owners")),
-    row(5, 8, Test("status_page::page_shows_all_owners_to_who_has_a_link_and_is_readable_in_every_view")),
-    row(5, 75, Fact("packages", "units_survive_ten_kills_in_a_row")),
-    row(5, 72, Fact("packages", "package_removal_and_purge_leave_what_they_should")),
-    row(5, 18, Fact("checkpoint", "container_continues_after_disconnect_during_checkpoint")),
-    row(5, 15, Fact("apparmor", "localhost_apparmor_profile_is_applied")),
-    row(5, 11, Fact("nomad", "nomad_task_oom_kill_is_reported_and_its_cgroup_is_emptied")),
-    row(5, 8, Fact("pressure", "swap_is_limited_and_reported")),
-    row(5, 21, Smoke("cri::exits::memory_limit_violation_is_reported_as_oom_killed")),
-    // Shard 6.
-    row(6, 11, Test("nomad::task_lifecycle::many_waiters_get_the_exit_and_block_no_other_call")),
-    row(6, 82, Test("prometheus::alerts::alerts_fire_and_clear_as_parts_of_a_node_fail_and_recover")),
-    row(6, 36, Test("swarm::scale::many_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told")),
-    row(6, 29, Test("swarm::failover::session_moves_to_another_manager_when_the_leader_is_killed")),
-    row(6, 16, Test("logs::top_shows_who_uses_most_of_two_readings")),
-    row(
-        6,
-        13,
-        Test("swarm::neighbours::tasks_of_all_orchestrators_outlive_a_kill_of_the_daemon_beside_each_other"),
-    ),
-    row(6, 12, Test("cri::logs::kills::daemon_and_logkeeper_kills_lose_no_line")),
-    row(6, 25, Test("breaks::logkeeper::many_starts_at_once_outlive_a_silence_of_the_logkeeper")),
-    row(6, 11, Test("breaks::registries::registry_retry_after_is_honoured")),
-    row(6, 10, Test("hostile::names::arbitrary_pod_names_are_used_or_rejected_by_field")),
-    row(6, 9, Test("undo::failed_task_start_is_recorded_and_leaves_no_process")),
-    row(6, 7, Test("hostile::trees::deep_image_volume_is_copied_completely")),
-    row(6, 30, Fact("clock", "clock_jumps_have_no_effect")),
-    row(6, 15, Fact("daemon", "containers_survive_daemon_kill_and_restart_by_systemd")),
-    row(6, 9, Fact("limits", "crun_limits_survive_systemd_daemon_reload")),
-    row(6, 6, Fact("counters", "device_metrics_match_the_kernel")),
-    row(6, 5, Fact("apparmor", "container_does_not_start_without_its_default_profile")),
-    row(6, 2, Fact("units", "units_start_and_notify_readiness")),
-    row(6, 21, Smoke("cri::volumes::recursive_read_only_mount_is_applied")),
-    row(6, 21, Smoke("cri::limits::limits_are_applied_and_can_be_updated")),
-    row(6, 80, Root(Suite::Sid, RootPart::Second)),
-    // Shard 7.
-    row(
-        7,
-        35,
-        Test("breaks::shim_answers::wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind"),
-    ),
-    row(
-        7,
-        29,
-        Test(
-            "swarm::bridges::neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or_a_removal",
-        ),
-    ),
-    row(
-        7,
-        30,
-        Test(
-            "breaks::lost_files::daemon_replaces_the_processes_of_its_predecessor_whose_pid_files_are_deleted",
-        ),
-    ),
-    row(7, 24, Test("swarm::sessions::two_nodes_with_one_identity_are_told_of_each_other")),
-    row(7, 17, Test("breaks::execs::exit_code_comes_although_the_shim_hangs_and_does_not_close_the_output")),
-    row(7, 18, Test("ledger::devices::last_device_goes_to_a_pod_or_a_task_never_both")),
-    row(7, 13, Test("cri::limits::usage_stats_are_reported_and_increase")),
-    row(7, 12, Test("logs::followed::every_line_is_followed_once_over_rotations_and_kills_of_the_logkeeper")),
-    row(7, 11, Test("swarm::sessions::new_description_reaches_managers_within_the_same_session")),
-    row(7, 10, Test("nomad::images::unused_image_is_removed_after_its_delay_across_daemon_kill")),
-    row(7, 9, Test("breaks::shims::hung_shim_is_not_killed_while_it_serves_another_container")),
-    row(7, 18, Test("breaks::network::configuration_directory_that_hangs_stops_only_pods_on_its_network")),
-    row(
-        7,
-        14,
-        Test(
-            "breaks::read_only_disks::ext4_that_an_error_made_read_only_is_reported_and_what_runs_can_be_ended",
-        ),
-    ),
-    row(7, 8, Test("breaks::disks::state_disk_without_space_still_reports_exits_and_allows_removals")),
-    row(7, 30, Fact("quota", "container_cannot_exceed_its_disk_quota")),
-    row(7, 20, Fact("packages", "package_with_a_refused_configuration_leaves_the_old_daemon")),
-    row(7, 15, Fact("quota", "disk_quota_keeps_its_project_while_any_container_uses_it")),
-    row(7, 12, Fact("daemon", "logkeeper_kill_loses_no_line")),
-    row(7, 4, Fact("apparmor", "unloaded_default_profile_is_loaded_again")),
-    row(7, 1, Fact("units", "socket_is_accessible_to_root_only")),
-    row(7, 21, Smoke("nomad::crashes::task_survives_daemon_kills_and_waiters_get_its_exit")),
-    row(7, 21, Smoke("cri::network::host_port_reaches_the_pod_until_it_is_stopped")),
-    row(7, 80, Root(Suite::Trixie, RootPart::Second)),
-];
+pub const SLOW: &[Slow] = slow! {
+    shard 0 {
+        11 Test("breaks::execs::commands_in_a_container_whose_shim_hangs_leave_a_bounded_number");
+        15 Test("nomad::bad_input::malformed_task_fields_are_rejected_by_name_and_leave_nothing_behind");
+        16 Test("hostile::images::silent_blobs_leave_nothing_behind");
+        20 Test("hostile::watchdog::neither_a_thousand_clients_nor_a_hung_containerd_trip_the_watchdog");
+        28 Test("nomad::go_host::go_plugin_client_runs_a_task_from_handshake_to_exit");
+        17 Test("hostile::operators::storm_of_scrapes_leaves_pods_and_memory_alone");
+        13 Test("ledger::ports::last_bridge_port_goes_to_a_pod_or_a_task_never_both");
+        11 Test("cri::events_and_metrics::thousand_stalled_event_clients_cost_little_and_block_nobody");
+        11 Test("cri::recovery::kill_during_ten_runs_leaves_one_pod_each");
+        9 Test("breaks::runtimes::slow_start_is_awaited_with_external_containerd");
+        8 Test("images::access::unreachable_registry_is_unavailable");
+        8 Test("kills::start_outcome_is_known_across_short_lived_daemons");
+        18 Fact("quota", "disk_quota_counts_joined_mounts_together_and_others_apart");
+        14 Fact("limits", "oom_kill_of_a_child_process_is_reported");
+        10 Fact("apparmor", "containers_are_confined_by_the_default_profile");
+        5 Fact("limits", "stats_match_the_cgroup");
+        21 Smoke("cri::v1alpha2::v1alpha2_only_limits_are_applied_or_rejected");
+        21 Smoke("cri::exits::exit_has_code_and_reason");
+        130 PowerCut;
+    }
+    shard 1 {
+        17 Test("breaks::network::cni_del_of_a_stopped_daemon_is_finished_and_awaited");
+        27 Test("breaks::failing_databases::ends_are_listed_and_pods_stop_although_nothing_can_be_recorded");
+        18 Test("hostile::images::endless_or_invalid_blobs_leave_nothing_behind");
+        20 Test("breaks::read_only_disks::disk_that_refuses_writes_is_reported_whatever_it_says_of_itself");
+        18 Test("breaks::checkpoints::hung_criu_is_killed_and_container_keeps_running");
+        23 Test("swarm::health::service_is_healthy_over_kills_amid_its_checks_until_a_check_fails");
+        13 Test("cri::crashes::kill_during_creates_and_starts_leaves_each_container_once");
+        11 Test("breaks::versions::containerd_that_is_late_for_its_check_is_busy_while_it_answers_others");
+        11 Test("prometheus::dashboard::each_panel_shows_a_real_node_and_each_owner_that_has_tasks");
+        10 Test("secrets::secrets_of_clients_are_in_no_output_page_or_log");
+        8 Test("daemon::readiness_follows_containerd");
+        8 Test("ledger::ports::last_group_network_port_goes_to_a_pod_or_a_task_never_both");
+        92 Fact("checkpoint", "container_continues_after_daemon_kill_during_checkpoint");
+        16 Fact("checkpoint", "checkpoint_keeps_tcp_connections");
+        12 Fact("daemon", "containers_survive_restart_of_the_unit");
+        9 Fact("units", "pod_lifecycle_completes");
+        4 Fact("units", "reload_waits_for_the_verdict");
+        3 Fact("counters", "hugepage_and_memory_reservation_metrics_match_the_kernel");
+        1 Fact("limits", "no_systemd_units_are_left_after_removal");
+        21 Smoke("nomad::resources::task_runs_in_the_agents_cgroups_with_job_limits");
+        21 Smoke("nomad::resources::task_over_its_memory_limit_is_reported_oom_killed");
+        21 Smoke("cri::recovery::pods_and_containers_survive_daemon_kill");
+        21 Smoke("caller_resources::cgroups::oom_kill_in_leaf_cgroup_is_reported");
+    }
+    shard 2 {
+        26 Test("breaks::snapshotters::snapshotter_that_hangs_does_not_delay_recovery_for_ever");
+        27 Test("breaks::failing_databases::daemon_serves_although_it_can_remove_nothing_that_its_predecessor_left");
+        35 Test("swarm::logs::logs_of_running_rotated_and_ended_tasks_are_what_was_printed");
+        25 Test("swarm::resources::pod_that_takes_everything_ends_no_task");
+        17 Test("hostile::names::arbitrary_task_names_are_used_or_rejected_by_field");
+        16 Test("swarm::networks::manager_places_services_on_a_network_with_a_configuration_of_the_node");
+        13 Test("breaks::execs::commands_whose_children_keep_their_output_leave_no_descriptor");
+        12 Test("breaks::shims::shim_with_changing_containers_is_not_killed_during_its_check");
+        11 Test("cri::logs::kills::last_lines_are_logged_after_exit_without_a_logkeeper");
+        11 Test("nomad::resources::common_task_options_are_visible_in_the_task");
+        9 Test("reload::images::registry_directories_are_reloaded");
+        8 Test("breaks::network::failing_cni_del_is_named_and_stop_can_be_retried");
+        7 Test("objects::members_of_the_socket_group_read_and_root_alone_changes");
+        63 Fact("quota", "daemon_kill_during_disk_quota_leaves_no_limit_or_project");
+        16 Fact("clock", "clock_jumps_by_years_during_pull_stop_and_exec_have_no_effect");
+        10 Fact("user_namespaces", "user_namespace_pod_owns_its_volumes_and_is_confined");
+        8 Fact("pressure", "pressure_is_reported_for_containers_pods_and_metrics");
+        5 Fact("pressure", "memory_high_throttles_and_kills_nobody");
+        1 Fact("user_namespaces", "handlers_report_and_support_their_features");
+        21 Smoke("caller_resources::cgroups::task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged");
+        80 Root(Suite::Sid, RootPart::First);
+    }
+    shard 3 {
+        36 Test("breaks::logkeeper::hung_logkeeper_blocks_starts_and_running_containers_continue");
+        31 Test("swarm::neighbours::last_device_goes_to_one_orchestrator_and_the_others_wait_or_are_told_which");
+        26 Test("fuzzing::cdi");
+        23 Test("cri::logs::rotation::log_rotation_under_load_and_kills_loses_no_line");
+        17 Test("swarm::neighbours::last_port_goes_to_one_orchestrator_and_the_others_are_told_which");
+        12 Test("breaks::failing_databases::process_of_a_failed_start_is_ended_although_the_failure_cannot_be_recorded");
+        13 Test("breaks::shims::hung_shim_blocks_no_other_container_and_is_killed_when_unused");
+        11 Test("hostile::images::registry_errors_are_truncated_and_hide_redirect_targets");
+        11 Test("images::lifecycle::image_fs_usage_grows_with_images");
+        10 Test("swarm::joins::manager_that_is_none_or_absent_is_told");
+        8 Test("cri::streaming::attach::logkeeper_kill_does_not_affect_attached_clients");
+        8 Test("swarm::rotation::promotion_is_ignored_and_told_with_its_cure");
+        17 Fact("daemon", "containers_survive_unit_stop_and_are_adopted");
+        14 Fact("units", "doctor_judges_the_units");
+        10 Fact("daemon", "logkeeper_restart_loses_no_line");
+        3 Fact("apparmor", "unloaded_profile_is_rejected_by_name");
+        21 Smoke("cri::user_namespaces::user_namespace_root_is_unprivileged_on_the_host");
+        21 Smoke("cri::devices::cdi_devices_are_injected_from_field_and_annotations");
+        80 Root(Suite::Trixie, RootPart::First);
+        40 Documentation;
+    }
+    shard 4 {
+        14 Test("nomad::task_lifecycle::fifty_tasks_start_concurrently");
+        36 Test("swarm::resources::devices_are_scheduled_and_those_of_pods_are_not_offered");
+        16 Test("breaks::registries::unresponsive_registry_fails_the_pull_and_leaves_nothing_behind");
+        27 Test("swarm::rotation::rotation_of_the_ca_renews_the_certificate_and_ends");
+        21 Test("hostile::trees::deep_directory_tree_is_removed_with_its_container");
+        17 Test("hostile::trees::deep_directory_tree_is_removed_after_daemon_kill");
+        15 Test("prometheus::listener::changed_files_are_in_force_soon_and_unusable_ones_are_not");
+        13 Test("breaks::runtimes::start_waits_for_deletion_that_outlasts_the_exit_event");
+        11 Test("hostile::names::arbitrary_container_names_are_used_or_rejected_by_field");
+        10 Test("hostile::images::arbitrary_image_names_are_rejected_or_not_found");
+        10 Test("swarm::updates::service_is_updated_in_both_orders_and_moves_with_the_availability_of_the_node");
+        8 Test("cri::logs::full_disk::log_follower_on_a_full_disk_sees_whole_lines_and_log_resumes");
+        7 Test("ledger::ports::last_host_network_port_goes_to_a_pod_or_a_task_never_both");
+        91 Fact("packages", "package_upgrade_and_downgrade_change_no_process");
+        22 Fact("nomad", "nomad_tasks_run_in_the_agents_cgroup_and_survive_daemon_kill");
+        15 Fact("checkpoint", "failed_checkpoint_is_explained_and_leaves_nothing_behind");
+        13 Fact("checkpoint", "checkpoint_has_process_state_and_processes_continue");
+        1 Fact("units", "systemd_cgroup_driver_is_selected");
+        21 Smoke("nomad::networks::task_without_network_mode_uses_the_bridge_with_published_ports");
+        21 Smoke("cri::pods::pod_lifecycle_completes_and_leaves_nothing_behind");
+        21 Smoke("caller_resources::cgroups::cpu_limits_are_set_on_the_leaf_cgroup");
+    }
+    shard 5 {
+        30 Test("breaks::execs::probes_of_a_hundred_containers_hold_after_a_stall");
+        28 Test("swarm::logs::rotation_that_is_killed_at_any_step_is_continued_and_loses_no_line");
+        21 Test("swarm::logs::logs_go_through_a_manager_that_is_not_the_leader");
+        17 Test("cri::chaos::random_kills_lose_no_acknowledged_state_and_leave_nothing_behind");
+        15 Test("cri::logs::kills::daemon_kill_loses_no_line_and_blocks_no_container");
+        13 Test("swarm::daemon::token_file_joins_by_itself_once_and_not_after_a_removal");
+        11 Test("swarm::daemon::wrong_tokens_roles_and_users_are_refused_and_leave_nothing");
+        11 Test("ledger::devices::failed_task_start_frees_its_device_and_a_restart_regains_it");
+        9 Test("reload::signals::a_thousand_hangups_with_good_and_bad_files_fail_no_request");
+        8 Test("metrics::containers::containers_of_pods_and_jobs_have_the_names_of_their_owners");
+        8 Test("status_page::page_shows_all_owners_to_who_has_a_link_and_is_readable_in_every_view");
+        75 Fact("packages", "units_survive_ten_kills_in_a_row");
+        72 Fact("packages", "package_removal_and_purge_leave_what_they_should");
+        18 Fact("checkpoint", "container_continues_after_disconnect_during_checkpoint");
+        15 Fact("apparmor", "localhost_apparmor_profile_is_applied");
+        11 Fact("nomad", "nomad_task_oom_kill_is_reported_and_its_cgroup_is_emptied");
+        8 Fact("pressure", "swap_is_limited_and_reported");
+        21 Smoke("cri::exits::memory_limit_violation_is_reported_as_oom_killed");
+    }
+    shard 6 {
+        11 Test("nomad::task_lifecycle::many_waiters_get_the_exit_and_block_no_other_call");
+        82 Test("prometheus::alerts::alerts_fire_and_clear_as_parts_of_a_node_fail_and_recover");
+        36 Test("swarm::scale::many_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told");
+        29 Test("swarm::failover::session_moves_to_another_manager_when_the_leader_is_killed");
+        16 Test("logs::top_shows_who_uses_most_of_two_readings");
+        13 Test("swarm::neighbours::tasks_of_all_orchestrators_outlive_a_kill_of_the_daemon_beside_each_other");
+        12 Test("cri::logs::kills::daemon_and_logkeeper_kills_lose_no_line");
+        25 Test("breaks::logkeeper::many_starts_at_once_outlive_a_silence_of_the_logkeeper");
+        11 Test("breaks::registries::registry_retry_after_is_honoured");
+        10 Test("hostile::names::arbitrary_pod_names_are_used_or_rejected_by_field");
+        9 Test("undo::failed_task_start_is_recorded_and_leaves_no_process");
+        7 Test("hostile::trees::deep_image_volume_is_copied_completely");
+        30 Fact("clock", "clock_jumps_have_no_effect");
+        15 Fact("daemon", "containers_survive_daemon_kill_and_restart_by_systemd");
+        9 Fact("limits", "crun_limits_survive_systemd_daemon_reload");
+        6 Fact("counters", "device_metrics_match_the_kernel");
+        5 Fact("apparmor", "container_does_not_start_without_its_default_profile");
+        2 Fact("units", "units_start_and_notify_readiness");
+        21 Smoke("cri::volumes::recursive_read_only_mount_is_applied");
+        21 Smoke("cri::limits::limits_are_applied_and_can_be_updated");
+        80 Root(Suite::Sid, RootPart::Second);
+    }
+    shard 7 {
+        35 Test("breaks::shim_answers::wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind");
+        29 Test("swarm::bridges::neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or_a_removal");
+        30 Test("breaks::lost_files::daemon_replaces_the_processes_of_its_predecessor_whose_pid_files_are_deleted");
+        24 Test("swarm::sessions::two_nodes_with_one_identity_are_told_of_each_other");
+        17 Test("breaks::execs::exit_code_comes_although_the_shim_hangs_and_does_not_close_the_output");
+        18 Test("ledger::devices::last_device_goes_to_a_pod_or_a_task_never_both");
+        13 Test("cri::limits::usage_stats_are_reported_and_increase");
+        12 Test("logs::followed::every_line_is_followed_once_over_rotations_and_kills_of_the_logkeeper");
+        11 Test("swarm::sessions::new_description_reaches_managers_within_the_same_session");
+        10 Test("nomad::images::unused_image_is_removed_after_its_delay_across_daemon_kill");
+        9 Test("breaks::shims::hung_shim_is_not_killed_while_it_serves_another_container");
+        18 Test("breaks::network::configuration_directory_that_hangs_stops_only_pods_on_its_network");
+        14 Test("breaks::read_only_disks::ext4_that_an_error_made_read_only_is_reported_and_what_runs_can_be_ended");
+        8 Test("breaks::disks::state_disk_without_space_still_reports_exits_and_allows_removals");
+        30 Fact("quota", "container_cannot_exceed_its_disk_quota");
+        20 Fact("packages", "package_with_a_refused_configuration_leaves_the_old_daemon");
+        15 Fact("quota", "disk_quota_keeps_its_project_while_any_container_uses_it");
+        12 Fact("daemon", "logkeeper_kill_loses_no_line");
+        4 Fact("apparmor", "unloaded_default_profile_is_loaded_again");
+        1 Fact("units", "socket_is_accessible_to_root_only");
+        21 Smoke("nomad::crashes::task_survives_daemon_kills_and_waiters_get_its_exit");
+        21 Smoke("cri::network::host_port_reaches_the_pod_until_it_is_stopped");
+        80 Root(Suite::Trixie, RootPart::Second);
+    }
+};

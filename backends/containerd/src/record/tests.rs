@@ -5,6 +5,7 @@ use switchyard_core::spec::{
     CgroupFile, CpuQuota, CpuShares, HugepageLimit, HugepageSize, MemoryLimit, OomScoreAdj, Resources,
     Swappiness, Throttle, Throttled,
 };
+use switchyard_core::state::{Exit, ExitCause};
 
 use super::*;
 

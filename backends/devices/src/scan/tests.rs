@@ -14,109 +14,11 @@ use super::*;
 use crate::config::tests::group as of_paths;
 use crate::config::{Entry, PathMatch, PciMatch, UsbMatch};
 
+mod device_tree;
 mod repeated;
+mod usb;
 
-/// A node with no devices.
-struct DeviceTree(TempDir);
-
-impl DeviceTree {
-    fn new() -> Self {
-        let node = Self(tempfile::tempdir().unwrap());
-        for dir in
-            ["dev", "sys/dev/char", "sys/dev/block", "sys/bus/usb/devices", "sys/bus/pci/devices", "cdi"]
-        {
-            fs::create_dir_all(node.0.path().join(dir)).unwrap();
-        }
-        node
-    }
-
-    fn dev(&self, name: &str) -> PathBuf {
-        self.0.path().join("dev").join(name)
-    }
-
-    fn pattern(&self, name: &str) -> String {
-        self.dev(name).display().to_string()
-    }
-
-    fn make(&self, name: &str, kind: SFlag, number: (u64, u64)) {
-        fs::create_dir_all(self.dev(name).parent().unwrap()).unwrap();
-        mknod(&self.dev(name), kind, Mode::S_IRUSR, makedev(number.0, number.1))
-            .expect("these tests make device nodes and so must run as root");
-    }
-
-    fn char(&self, name: &str, number: (u64, u64)) {
-        self.make(name, SFlag::S_IFCHR, number);
-    }
-
-    /// Writes files below a directory of sysfs.
-    fn files(&self, dir: &str, files: &[(&str, &str)]) {
-        let dir = self.0.path().join("sys/devices").join(dir);
-        fs::create_dir_all(&dir).unwrap();
-        for (name, text) in files {
-            fs::write(dir.join(name), format!("{text}\n")).unwrap();
-        }
-    }
-
-    /// Creates a node and its description in sysfs.
-    fn described(&self, dir: &str, name: &str, number: (u64, u64), subsystem: &str) {
-        self.char(name, number);
-        self.files(dir, &[("uevent", &format!("MAJOR={}\nDEVNAME={name}", number.0))]);
-        let sys = self.0.path().join("sys");
-        symlink(format!("../../class/{subsystem}"), sys.join("devices").join(dir).join("subsystem")).unwrap();
-        let link = sys.join("dev/char").join(format!("{}:{}", number.0, number.1));
-        symlink(sys.join("devices").join(dir), link).unwrap();
-    }
-
-    /// A USB device with a serial port, plugged into a port of a controller on the PCI bus.
-    fn usb(&self, port: &str, serial: Option<&str>, tty: u64) {
-        let dir = format!("pci0000:00/0000:00:14.0/usb1/{port}");
-        self.files("pci0000:00/0000:00:14.0", &[("numa_node", "1")]);
-        self.files("pci0000:00/0000:00:14.0/usb1", &[("idVendor", "1d6b"), ("idProduct", "0002")]);
-        self.described(&dir, &format!("bus/usb/001/{tty:03}"), (189, tty), "usb");
-        self.files(&dir, &[("idVendor", "1a86"), ("idProduct", "7523")]);
-        if let Some(serial) = serial {
-            self.files(&dir, &[("serial", serial)]);
-        }
-        let of_tty = format!("{dir}/{port}:1.0/ttyUSB{tty}/tty/ttyUSB{tty}");
-        self.described(&of_tty, &format!("ttyUSB{tty}"), (188, tty), "tty");
-        let sys = self.0.path().join("sys");
-        symlink(sys.join("devices").join(dir), sys.join("bus/usb/devices").join(port)).unwrap();
-    }
-
-    /// A display on the PCI bus.
-    fn pci(&self, address: &str, card: u64, numa: &str) {
-        let dir = format!("pci0000:3a/{address}");
-        self.files(
-            &dir,
-            &[("vendor", "0x10de"), ("device", "0x2230"), ("class", "0x030000"), ("numa_node", numa)],
-        );
-        for (name, minor) in [(format!("card{card}"), card), (format!("renderD{}", 128 + card), 128 + card)] {
-            self.described(&format!("{dir}/drm/{name}"), &format!("dri/{name}"), (226, minor), "drm");
-        }
-        let sys = self.0.path().join("sys");
-        symlink(sys.join("devices").join(dir), sys.join("bus/pci/devices").join(address)).unwrap();
-    }
-
-    fn search(&self, groups: Vec<Group>) -> Search {
-        let roots = Roots { dev: self.0.path().join("dev"), sys: self.0.path().join("sys") };
-        Search { groups, cdi_spec_dirs: vec![self.0.path().join("cdi")], roots }
-    }
-
-    fn look(&self, groups: Vec<Group>) -> Found {
-        scan(&self.search(groups))
-    }
-
-    /// The devices of one group.
-    fn devices(&self, group: Group) -> Vec<Device> {
-        self.look(vec![group]).inventory.groups[0].devices.clone()
-    }
-
-    /// The names of a device's nodes.
-    fn nodes(&self, device: &Device) -> Vec<String> {
-        let below = |path: &Path| path.strip_prefix(self.0.path().join("dev")).unwrap().display().to_string();
-        device.nodes.iter().map(|node| below(&node.host_path)).collect()
-    }
-}
+use device_tree::DeviceTree;
 
 fn usb(vendor: &str, serial: &str) -> Group {
     let wanted = UsbMatch { vendor: vendor.into(), product: String::new(), serial: serial.into() };
@@ -168,59 +70,6 @@ fn a_device_by_two_paths_is_one_device_and_the_second_says_whose_it_is() {
     for device in second {
         assert_eq!(why(device), "character device 1:3 belongs to device acme0 of acme/tpu/one");
     }
-}
-
-#[test]
-fn a_usb_device_has_all_of_its_nodes_and_is_known_by_its_serial_number_wherever_it_is_plugged_in() {
-    let node = DeviceTree::new();
-    node.usb("1-2", Some("A5 01"), 4);
-    node.usb("1-3", None, 5);
-    let devices = node.devices(usb("1a86", ""));
-    assert_eq!(ids(&devices), [("1a86:7523:A5_01", true), ("1a86:7523:usb-1-3", true)]);
-    assert_eq!(node.nodes(&devices[0]), ["bus/usb/001/004", "ttyUSB4"]);
-    assert_eq!((devices[0].numa_node, devices[0].pci_bus_id.as_deref()), (Some(1), Some("0000:00:14.0")));
-    assert_eq!(ids(&node.devices(usb("1A86", "A5 01"))), [("1a86:7523:A5_01", true)]);
-    assert_eq!(ids(&node.devices(usb("0403", ""))), []);
-    // Plugged in elsewhere, the device has another number and another node name.
-    let moved = DeviceTree::new();
-    moved.usb("1-4.1", Some("A5 01"), 7);
-    assert_eq!(moved.devices(usb("1a86", ""))[0].id, devices[0].id);
-}
-
-#[test]
-fn a_node_of_a_usb_device_is_known_by_the_same_and_belongs_to_whoever_has_the_device() {
-    let node = DeviceTree::new();
-    node.usb("1-2", Some("A501"), 4);
-    let ttys = of_paths("tty", &[node.pattern("ttyUSB*")]);
-    let devices = node.devices(ttys.clone());
-    assert_eq!(ids(&devices), [("1a86:7523:A501:1.0-tty", true)]);
-    assert_eq!(devices[0].aliases, [node.pattern("ttyUSB4")]);
-    // A path without wildcards means whatever is at this path.
-    assert_eq!(ids(&node.devices(of_paths("tty", &[node.pattern("ttyUSB4")]))), [("ttyUSB4", true)]);
-    let found = node.look(vec![usb("1a86", ""), ttys]).inventory;
-    assert_eq!(ids(&found.groups[0].devices), [("1a86:7523:A501", true)]);
-    let refused = &found.groups[1].devices[0];
-    assert_eq!(why(refused), "character device 188:4 belongs to device 1a86:7523:A501 of acme/tpu/usb");
-    assert!(refused.aliases.is_empty(), "what runs with the path has the device that owns it");
-}
-
-#[test]
-fn twins_are_told_apart_by_their_ports() {
-    let node = DeviceTree::new();
-    node.usb("1-2", Some("0001"), 4);
-    node.usb("1-3", Some("0001"), 5);
-    let devices = node.devices(usb("1a86", ""));
-    assert!(devices.iter().all(|device| device.id.starts_with("1a86:7523:0001-")), "{devices:?}");
-    let of_port = |nodes: &str| {
-        devices.iter().find(|device| node.nodes(device).contains(&nodes.to_owned())).unwrap().id.clone()
-    };
-    let again = DeviceTree::new();
-    // In the reverse order, the kernel swaps their numbers.
-    again.usb("1-3", Some("0001"), 4);
-    again.usb("1-2", Some("0001"), 5);
-    let swapped = again.devices(usb("1a86", ""));
-    let at = swapped.iter().find(|device| again.nodes(device).contains(&"ttyUSB4".to_owned())).unwrap();
-    assert_eq!(at.id, of_port("ttyUSB5"));
 }
 
 #[test]

@@ -29,113 +29,10 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Killed, exe, soon, switchyard};
 
+mod served_daemon;
 mod traces;
 
-/// Directories and a configuration file. When it is dropped, it kills the logkeeper that the daemon left
-/// running.
-struct ServedDaemon {
-    dir: TempDir,
-}
-
-impl ServedDaemon {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let text = format!(
-            "version = 1\n\
-             [paths]\nstate = \"{0}/state\"\nrun = \"{0}/run\"\n\
-             [admin]\nlisten = \"127.0.0.1:0\"\n\
-             [containerd]\nmode = \"external\"\n",
-            dir.path().display()
-        );
-        fs::write(dir.path().join("config.toml"), text).unwrap();
-        Self { dir }
-    }
-
-    /// A node with more configuration.
-    fn with(extra: &str) -> Self {
-        let node = Self::new();
-        let file = node.path("config.toml");
-        let text = fs::read_to_string(&file).unwrap();
-        fs::write(file, format!("{text}{extra}\n")).unwrap();
-        node
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.dir.path().join(name).display().to_string()
-    }
-
-    fn load(&self) -> Loaded {
-        load(&Sources { file: Some(self.path("config.toml").into()), ..Sources::default() }).unwrap()
-    }
-
-    fn serve(&self, fake: &Fake) -> Daemon {
-        self.serve_traced(fake, None)
-    }
-
-    fn serve_traced(&self, fake: &Fake, traces: Option<TraceSettings>) -> Daemon {
-        let shutdown = Shutdown::default();
-        let loaded = self.load();
-        let connect = over(fake);
-        let ended = shutdown.clone();
-        let task = tokio::spawn(async move {
-            let mut locks = DirLocks::default();
-            Box::pin(serve::run(loaded, connect, &exe(), log_level(), traces, ended, &mut locks)).await
-        });
-        Daemon { shutdown, task }
-    }
-
-    async fn page(&self, path: &str) -> Option<(u16, String)> {
-        let (status, body) = channel::get(Path::new(&self.path("run/admin.sock")), path).await.ok()?;
-        Some((status.as_u16(), String::from_utf8(body.to_vec()).unwrap()))
-    }
-
-    async fn ready(&self) {
-        let ready = async {
-            while !matches!(self.page("/readyz").await, Some((200, _))) {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            }
-        };
-        soon("the daemon to be ready", ready).await;
-    }
-
-    async fn client(&self) -> RuntimeServiceClient<tonic::transport::Channel> {
-        RuntimeServiceClient::new(channel::grpc(Path::new(&self.path("run/cri.sock"))).await.unwrap())
-    }
-}
-
-impl Drop for ServedDaemon {
-    fn drop(&mut self) {
-        if let Ok(Some(process)) = read_pid_file(Path::new(&self.path("run/logkeeper/logkeeper.pid"))) {
-            drop(Killed(process));
-        }
-    }
-}
-
-struct Daemon {
-    shutdown: Shutdown,
-    task: JoinHandle<Result<(), ServeError>>,
-}
-
-impl Daemon {
-    async fn stop(self) -> Result<(), ServeError> {
-        self.shutdown.token().cancel();
-        soon("the daemon to end", self.task).await.unwrap()
-    }
-}
-
-/// The level of a log that the test does not look at.
-fn log_level() -> LogLevel {
-    LogLevel::new("info", |_| {})
-}
-
-/// Connects the daemon to this backend.
-fn over(
-    fake: &Fake,
-) -> impl FnOnce(&Config, Arc<dyn BackendObserver>) -> switchyard_core::Result<ConnectedBackend> + Send + 'static
-{
-    let backend = Arc::new(fake.clone());
-    |_, _| Ok(ConnectedBackend { backend, reconfigure: Box::new(|_| Ok(())) })
-}
+use served_daemon::ServedDaemon;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn daemon_starts_serves_and_stops_leaving_the_logkeeper() {
@@ -254,19 +151,9 @@ async fn command_line_pods_are_visible_to_all_commands() {
     let daemon = node.serve(&Fake::with_busybox());
     node.ready().await;
     let cri_socket = node.path("run/cri.sock");
-    let admin = node.path("run/admin.sock");
     let logs = node.path("logs");
-    let run = async |args: &[&str]| {
-        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let output = tokio::task::spawn_blocking(move || {
-            switchyard(&args.iter().map(String::as_str).collect::<Vec<_>>())
-        });
-        let output = output.await.unwrap();
-        let out = String::from_utf8(output.stdout).unwrap();
-        let err = String::from_utf8(output.stderr).unwrap();
-        (output.status.code(), out, err)
-    };
-    let cri = async |args: &[&str]| run(&[&["cri", "--socket", &cri_socket], args].concat()).await;
+    let cri =
+        async |args: &[&str]| switchyard_result(&[&["cri", "--socket", &cri_socket], args].concat()).await;
 
     let image = switchyard_fake::BUSYBOX;
     let (code, out, err) =
@@ -281,17 +168,7 @@ async fn command_line_pods_are_visible_to_all_commands() {
     assert!(out.contains(&pod[..13]) && out.contains("web") && out.contains("ready"), "{out}");
     let (_, out, _) = cri(&["ps"]).await;
     assert!(out.contains(&container[..13]) && out.contains("running"), "{out}");
-    let (_, out, _) = run(&["ps", "--socket", &admin, "--output", "json"]).await;
-    let objects: Objects = serde_json::from_str(&out).unwrap();
-    assert_eq!((objects.sandboxes[0].id.as_str(), objects.tasks[0].id.as_str()), (pod, container));
-    let names = [&objects.tasks[0].names["pod"], &objects.tasks[0].names["image"]];
-    assert_eq!(names, ["web", image]);
-    let (_, out, _) = run(&["ps", "--socket", &admin]).await;
-    let shown = format!("{}/web/", objects.tasks[0].names["namespace"]);
-    assert!(out.contains(&shown) && !out.contains(&objects.tasks[0].name), "{out}");
-    let (_, out, _) = run(&["status", "--socket", &admin, "--output", "json"]).await;
-    let report: StatusReport = serde_json::from_str(&out).unwrap();
-    assert_eq!(report.tasks[0].count, 1);
+    assert_pod_is_seen_by_the_operator(&node.path("run/admin.sock"), pod, container).await;
 
     assert_eq!(
         cri(&["exec", &container[..13], "--", "echo", "hello"]).await,
@@ -313,6 +190,31 @@ async fn command_line_pods_are_visible_to_all_commands() {
         assert!(code == Some(1) && err.contains("does not exist (NotFound)"), "{err}");
     }
     daemon.stop().await.unwrap();
+}
+
+/// Runs a command to its end. Returns its exit code, and the text of its output and of its errors.
+async fn switchyard_result(args: &[&str]) -> (Option<i32>, String, String) {
+    let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+    let output =
+        tokio::task::spawn_blocking(move || switchyard(&args.iter().map(String::as_str).collect::<Vec<_>>()));
+    let output = output.await.unwrap();
+    let out = String::from_utf8(output.stdout).unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), out, err)
+}
+
+async fn assert_pod_is_seen_by_the_operator(admin: &str, pod: &str, container: &str) {
+    let (_, out, _) = switchyard_result(&["ps", "--socket", admin, "--output", "json"]).await;
+    let objects: Objects = serde_json::from_str(&out).unwrap();
+    assert_eq!((objects.sandboxes[0].id.as_str(), objects.tasks[0].id.as_str()), (pod, container));
+    let names = [&objects.tasks[0].names["pod"], &objects.tasks[0].names["image"]];
+    assert_eq!(names, ["web", switchyard_fake::BUSYBOX]);
+    let (_, out, _) = switchyard_result(&["ps", "--socket", admin]).await;
+    let shown = format!("{}/web/", objects.tasks[0].names["namespace"]);
+    assert!(out.contains(&shown) && !out.contains(&objects.tasks[0].name), "{out}");
+    let (_, out, _) = switchyard_result(&["status", "--socket", admin, "--output", "json"]).await;
+    let report: StatusReport = serde_json::from_str(&out).unwrap();
+    assert_eq!(report.tasks[0].count, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

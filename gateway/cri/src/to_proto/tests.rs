@@ -19,6 +19,8 @@ use switchyard_proto::cri::v1 as cri;
 use super::*;
 use crate::record::{ContainerRecord, SandboxRecord};
 
+mod node_status;
+
 fn meta(labels: &[(&str, &str)]) -> Arc<Meta> {
     Arc::new(Meta {
         owner: Owner::Kubernetes,
@@ -230,95 +232,9 @@ fn cpu_usage_includes_its_rate() {
     assert_eq!(cpu.usage_nano_cores, Some(cri::UInt64Value { value: 4 }));
 }
 
-fn backend() -> BackendStatus {
-    BackendStatus {
-        runtime: Condition::True,
-        network: Condition::False { reason: "NetworkPluginNotReady".into(), message: "no conf".into() },
-        disk: Condition::True,
-        snapshotters: Condition::True,
-        version: "containerd 1.6".into(),
-        cgroup_driver: CgroupDriver::Cgroupfs,
-        network_config: r#"{"name":"net","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}"#.into(),
-        bridge_address: None,
-        facts: BTreeMap::from([("stateDir".into(), "/run/x".into())]),
-        advisories: Vec::new(),
-    }
-}
-
-#[test]
-fn recovering_node_is_not_ready() {
-    let conditions = |recovered| {
-        let status = status(&backend(), recovered, &[]).status.expect("it is set");
-        status.conditions.into_iter().map(|c| (c.r#type, c.status, c.reason)).collect::<Vec<_>>()
-    };
-    let network = ("NetworkReady".to_owned(), false, "NetworkPluginNotReady".to_owned());
-    assert_eq!(conditions(true), [("RuntimeReady".into(), true, String::new()), network.clone()]);
-    assert_eq!(conditions(false), [("RuntimeReady".into(), false, "Recovering".into()), network]);
-}
-
-#[test]
-fn default_handler_is_also_listed_with_empty_name() {
-    let handler = |name: &str, recursive_readonly_mounts| Handler {
-        name: name.into(),
-        recursive_readonly_mounts,
-        user_namespaces: false,
-    };
-    let status = status(&backend(), true, &[handler("runc", true), handler("crun", false)]);
-    let listed: Vec<_> = status
-        .runtime_handlers
-        .into_iter()
-        .map(|handler| (handler.name, handler.features.expect("it is set").recursive_read_only_mounts))
-        .collect();
-    assert_eq!(listed, [("".into(), true), ("runc".into(), true), ("crun".into(), false)]);
-}
-
-#[test]
-fn verbose_info_has_backend_facts() {
-    let info = status_info(&backend(), &[]);
-    let config: serde_json::Value = serde_json::from_str(&info["config"]).expect("it is JSON");
-    assert_eq!(config["stateDir"], "/run/x");
-    assert_eq!(config["cgroupDriver"], "cgroupfs");
-    let config: serde_json::Value = serde_json::from_str(&info["cniconfig"]).expect("it is JSON");
-    let network = &config["Networks"][0]["Config"];
-    assert_eq!((&network["Name"], &network["CNIVersion"]), (&json!("net"), &json!("1.0.0")));
-    assert_eq!(network["Plugins"][0]["Network"]["type"], "bridge");
-    let none = BackendStatus { network_config: String::new(), ..backend() };
-    assert_eq!(status_info(&none, &[])["cniconfig"], r#"{"Networks":[]}"#);
-}
-
 #[test]
 fn verbose_info_has_the_whole_container_request() {
-    let words = |word: &str| vec![word.to_owned()];
-    let context = cri::LinuxContainerSecurityContext {
-        capabilities: Some(cri::Capability {
-            add_ambient_capabilities: words("NET_RAW"),
-            ..Default::default()
-        }),
-        selinux_options: Some(cri::SeLinuxOption { level: "s0:c1".into(), ..Default::default() }),
-        masked_paths: words("/proc/kcore"),
-        readonly_paths: words("/proc/sys"),
-        supplemental_groups_policy: cri::SupplementalGroupsPolicy::Strict.into(),
-        namespace_options: Some(cri::NamespaceOption {
-            userns_options: Some(cri::UserNamespace {
-                uids: vec![cri::IdMapping { host_id: 9, container_id: 0, length: 1 }],
-                ..Default::default()
-            }),
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    let config = cri::ContainerConfig {
-        mounts: vec![cri::Mount {
-            container_path: "/image".into(),
-            image: Some(cri::ImageSpec { image: "shown:1".into(), ..Default::default() }),
-            image_sub_path: "sub".into(),
-            gid_mappings: vec![cri::IdMapping { host_id: 7, container_id: 0, length: 1 }],
-            mount_options: words("noexec"),
-            ..Default::default()
-        }],
-        linux: Some(cri::LinuxContainerConfig { security_context: Some(context), ..Default::default() }),
-        ..Default::default()
-    };
+    let config = request_with_every_kind_of_field();
     let record = ContainerRecord { config: Some(config), ..Default::default() };
     let info = container_info(&task(), Some(&record), &Inspection::default());
     let info: serde_json::Value = serde_json::from_str(&info["info"]).expect("it is JSON");
@@ -339,6 +255,40 @@ fn verbose_info_has_the_whole_container_request() {
     assert_eq!(context["namespace_options"]["userns_options"]["uids"][0]["host_id"], 9);
 }
 
+fn request_with_every_kind_of_field() -> cri::ContainerConfig {
+    let words = |word: &str| vec![word.to_owned()];
+    let context = cri::LinuxContainerSecurityContext {
+        capabilities: Some(cri::Capability {
+            add_ambient_capabilities: words("NET_RAW"),
+            ..Default::default()
+        }),
+        selinux_options: Some(cri::SeLinuxOption { level: "s0:c1".into(), ..Default::default() }),
+        masked_paths: words("/proc/kcore"),
+        readonly_paths: words("/proc/sys"),
+        supplemental_groups_policy: cri::SupplementalGroupsPolicy::Strict.into(),
+        namespace_options: Some(cri::NamespaceOption {
+            userns_options: Some(cri::UserNamespace {
+                uids: vec![cri::IdMapping { host_id: 9, container_id: 0, length: 1 }],
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    cri::ContainerConfig {
+        mounts: vec![cri::Mount {
+            container_path: "/image".into(),
+            image: Some(cri::ImageSpec { image: "shown:1".into(), ..Default::default() }),
+            image_sub_path: "sub".into(),
+            gid_mappings: vec![cri::IdMapping { host_id: 7, container_id: 0, length: 1 }],
+            mount_options: words("noexec"),
+            ..Default::default()
+        }],
+        linux: Some(cri::LinuxContainerConfig { security_context: Some(context), ..Default::default() }),
+        ..Default::default()
+    }
+}
+
 #[test]
 fn later_pod_resources_are_reported() {
     let note = crate::record::SandboxNote {
@@ -351,12 +301,4 @@ fn later_pod_resources_are_reported() {
     let info = sandbox_info(&pod, Some(&record), &Inspection::default());
     let info: serde_json::Value = serde_json::from_str(&info["info"]).expect("it is JSON");
     assert_eq!(info["config"]["linux"]["resources"]["cpu_shares"], 700);
-}
-
-#[test]
-fn cgroup_driver_is_always_reported() {
-    let driver =
-        |driver| runtime_config(driver).linux.expect("kubelets fall back without it").cgroup_driver();
-    assert_eq!(driver(CgroupDriver::Cgroupfs), cri::CgroupDriver::Cgroupfs);
-    assert_eq!(driver(CgroupDriver::Systemd), cri::CgroupDriver::Systemd);
 }

@@ -13,6 +13,8 @@ use crate::plugin_config::{AllowedModes, PluginConfig, VolumesConfig};
 mod confinement;
 mod files;
 mod networks;
+mod ports;
+mod random;
 mod whole;
 
 /// The plan of a task with these options, for an agent without a plugin configuration.

@@ -8,6 +8,8 @@ use crate::sample_tasks::{container, node, task};
 mod files;
 mod mounts;
 mod networks;
+mod process;
+mod resources;
 mod whole;
 
 #[track_caller]

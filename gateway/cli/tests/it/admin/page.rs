@@ -20,6 +20,10 @@ use tower::ServiceExt as _;
 
 use super::node::{TestNode, broken, endless, labelled, pod};
 
+mod site;
+
+use site::Site;
+
 const HOSTILE: &str = "<script>alert(1)</script>\"'&\u{202e}\u{1b}[2J\nx";
 
 /// A sandbox that could not be stopped, and its task, which could not be started.
@@ -49,80 +53,6 @@ async fn failed(node: &TestNode) -> Failed {
     node.fake.fail_next(BackendMethod::StopSandbox, Error::internal(HOSTILE));
     scope.sandboxes().stop(&failed.sandbox).await.unwrap_err();
     failed
-}
-
-/// The page as browsers reach it, and the unix socket.
-struct Site {
-    network: Router,
-    local: Router,
-    node: TestNode,
-}
-
-/// An answer.
-struct Answer {
-    status: StatusCode,
-    headers: HeaderMap,
-    body: String,
-}
-
-impl Site {
-    /// Creates the site of a node with the pod `shop/web`, the task `jobs/train`, and a part that has failed.
-    async fn new() -> Self {
-        let node = TestNode::new().await;
-        node.sandbox(pod()).await;
-        node.run(endless(Owner::Nomad, "jobs/train")).await;
-        node.change_status(|status| status.network = broken());
-        Self::of(node)
-    }
-
-    fn of(node: TestNode) -> Self {
-        let admin = node.pages(ContainerMetrics::Local);
-        admin.set_address("127.0.0.1:9640".parse().unwrap());
-        Self { network: admin.router(Reach::Network), local: admin.router(Reach::Local), node }
-    }
-
-    async fn send(&self, request: Request<Body>) -> Answer {
-        let answer = self.network.clone().oneshot(request).await.unwrap();
-        let (parts, body) = answer.into_parts();
-        let body = to_bytes(body, usize::MAX).await.unwrap().to_vec();
-        Answer { status: parts.status, headers: parts.headers, body: String::from_utf8(body).unwrap() }
-    }
-
-    async fn ask(&self, method: Method, path: &str, cookie: &str) -> Answer {
-        let request = Request::builder().method(method).uri(path).header(HOST, "localhost:9640");
-        self.send(request.header(COOKIE, cookie).body(Body::empty()).unwrap()).await
-    }
-
-    async fn get(&self, path: &str, cookie: &str) -> Answer {
-        self.ask(Method::GET, path, cookie).await
-    }
-
-    /// Asks for a link as this user.
-    async fn link(&self, uid: u32) -> Result<String, StatusCode> {
-        let caller = Caller { listener: "admin socket", uid: Some(uid), pid: None };
-        let request = Request::post("/v1/page").body(Body::empty()).unwrap();
-        let answer = caller.scope(self.local.clone().oneshot(request)).await.unwrap();
-        let status = answer.status();
-        let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
-        if status != StatusCode::OK {
-            return Err(status);
-        }
-        let link: PageLinkView = serde_json::from_slice(&body).unwrap();
-        assert_eq!((link.valid_seconds, link.is_loopback), (60, true));
-        Ok(link.url.strip_prefix("http://127.0.0.1:9640").unwrap().to_owned())
-    }
-
-    /// Opens a session, and returns its cookie.
-    async fn open(&self) -> String {
-        let answer = self.get(&self.link(0).await.unwrap(), "").await;
-        assert_eq!((answer.status, answer.headers[REFRESH].as_bytes()), (StatusCode::OK, &b"0; url=/"[..]));
-        let cookie = answer.headers[SET_COOKIE].to_str().unwrap().to_owned();
-        for attribute in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"] {
-            assert!(cookie.split("; ").any(|part| part == attribute), "{cookie}");
-        }
-        assert!(cookie.starts_with("switchyard-"), "{cookie}");
-        cookie.split(';').next().unwrap().to_owned()
-    }
 }
 
 #[tokio::test]
